@@ -1,0 +1,79 @@
+# Everything starts here, and nothing asks. On a bare Debian or Ubuntu: apt-get install make python3-venv; make demo
+#
+#   make demo      install what Intaglio needs and talk to a real model
+#   make test      the tests (add ARGS="-k rope" to choose)
+#   make check     ruff and mypy
+#   make prove     the slow proofs, on real models and data
+#   make bench     the side-by-side runs; each prints a ratio
+#   make system    system packages by apt, when root
+#   make clean     remove the environment and what tools left behind
+#
+# PYTHON=python3.12   the Python (3.11 or later) that .venv is made with.
+# TORCH=cpu|default   the build of torch. PyPI's torch for Linux brings gigabytes of CUDA, so by default we take a CPU
+#                     build: scripts/torch_requirement.py asks pip which build the index would give here. One without
+#                     CUDA is taken as it is; otherwise PyTorch's CPU index is named. `make TORCH=default` keeps the
+#                     index's own build. An existing .venv keeps its build until it is told otherwise.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH ?= $(or $(patsubst $(VENV)/.torch-%,%,$(wildcard $(VENV)/.torch-*)),cpu)
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+
+.PHONY: setup setup-dev demo test check prove bench system clean
+.DELETE_ON_ERROR:
+
+setup: $(VENV)/.core
+setup-dev: $(VENV)/.dev
+
+demo: setup
+	$(BIN)/intaglio demo
+
+test: setup-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+prove: setup-dev
+	$(BIN)/python -m pytest -m prove $(ARGS)
+
+bench: setup-dev
+	set -e; for program in benchmarks/[!_]*.py; do $(BIN)/python $$program; done
+
+system:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv; \
+	else \
+	    echo "$(PYTHON) cannot make environments: apt-get install python3-venv (as root), or set PYTHON" >&2; exit 1; \
+	fi
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each step leaves a stamp in .venv. The development stamp stands on the core's, so the two never undo each other.
+
+$(VENV)/.core: pyproject.toml constraints.txt $(VENV)/.torch-$(TORCH)
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+$(VENV)/.torch-$(TORCH): constraints.txt scripts/torch_requirement.py | $(BIN)/pip
+	$(if $(filter-out $@,$(wildcard $(VENV)/.torch-*)),$(PIP) uninstall --quiet --yes torch)
+	$(BIN)/python scripts/torch_requirement.py $(TORCH) $(TORCH_VERSION) > $(VENV)/torch.txt
+	$(PIP) install -c constraints.txt -r $(VENV)/torch.txt || \
+	    { echo "no torch; where PyTorch's CPU index is out of reach, make TORCH=default takes this index's build" >&2; exit 1; }
+	@rm -f $(VENV)/.torch-* && touch $@
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory system
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

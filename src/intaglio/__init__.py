@@ -1,0 +1,1 @@
+"""Intaglio: the history of language models as running code."""

@@ -1,0 +1,35 @@
+"""One declarative weight map per family: their names to ours. The inverse is derived (see `weight_map`)."""
+
+from intaglio.checkpoints.maps import (
+    deepseek,
+    gemma,
+    gpt2,
+    gpt_neo,
+    gpt_neox,
+    llama,
+    mixtral,
+    olmo2,
+    openai_gpt,
+    qwen3_moe,
+)
+from intaglio.checkpoints.weight_map import Rules
+
+__all__ = ["MAPS"]
+
+MAPS: dict[str, Rules] = {
+    "llama": llama.RULES,
+    "mistral": llama.RULES,
+    "qwen2": llama.RULES,
+    "qwen3": llama.RULES,
+    "olmo2": olmo2.RULES,
+    "gemma2": gemma.RULES,
+    "gemma3_text": gemma.RULES,
+    "mixtral": mixtral.RULES,
+    "qwen3_moe": qwen3_moe.RULES,
+    "deepseek_v2": deepseek.RULES,
+    "deepseek_v3": deepseek.RULES,
+    "gpt2": gpt2.RULES,
+    "openai-gpt": openai_gpt.RULES,
+    "gpt_neo": gpt_neo.RULES,
+    "gpt_neox": gpt_neox.RULES,
+}

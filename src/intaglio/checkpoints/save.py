@@ -1,0 +1,106 @@
+"""A model to a Hugging Face directory that transformers opens with no code of ours; whole or not at all."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from intaglio.checkpoints.maps import MAPS
+from intaglio.checkpoints.sources import INDEX_FILE, WEIGHTS_FILE
+from intaglio.checkpoints.weight_map import links_of
+from intaglio.files import whole_directory, write_json
+from intaglio.models.decoder import Decoder
+from intaglio.specs.families import config_of
+from intaglio.text.tokenizer import Tokenizer
+
+__all__ = ["save_model"]
+
+_TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def save_model(
+    model: Decoder,
+    path: Path,
+    tokenizer: Tokenizer | None = None,
+    generation_config: dict[str, Any] | None = None,
+    max_shard_bytes: int = 5 * 10**9,
+) -> None:
+    """Writes config, generation config, weights and, where there is one, tokenizer and chat template.
+
+    Tied weights are written once. The config is that of the first family that says exactly what `model.spec` says.
+
+    Args:
+        model: what to write, in its dtype.
+        path: the folder; one that exists is replaced.
+        tokenizer: written beside the weights.
+        generation_config: more keys for `generation_config.json` (`temperature`, ...).
+        max_shard_bytes: larger models are split into shards with an index.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written; what stood there before still stands.
+    """
+    config = config_of(model.spec)
+    tokens = _token_ids(tokenizer, generation_config or {})
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    with whole_directory(path) as beside:
+        write_json(beside / "config.json", {**config, **tokens, "dtype": dtype})
+        write_json(beside / "generation_config.json", {**tokens, **(generation_config or {})})
+        _write_weights(model, beside, MAPS.get(config["model_type"]), max_shard_bytes)
+        if tokenizer:
+            tokenizer.save(beside)
+
+
+def _token_ids(tokenizer: Tokenizer | None, generation_config: dict[str, Any]) -> dict[str, Any]:
+    """Ids that begin, end and pad a text; null where there is none, or transformers takes its family's default."""
+    ids: dict[str, Any] = dict.fromkeys(_TOKEN_KEYS)
+    if tokenizer:
+        ends = sorted(tokenizer.eos_token_ids)
+        ids["bos_token_id"], ids["pad_token_id"] = tokenizer.bos_token_id, tokenizer.pad_token_id
+        ids["eos_token_id"] = ends[0] if len(ends) == 1 else ends or None
+    return {key: generation_config.get(key, ids[key]) for key in _TOKEN_KEYS}
+
+
+def _write_weights(model: Decoder, path: Path, rules: Any, max_shard_bytes: int) -> None:
+    shards: list[dict[str, Tensor]] = [{}]
+    files: list[tuple[str, list[str]]] = []
+    size = total = 0
+    for name, tensor in _their_tensors(model, rules):
+        if shards[0] and size + tensor.nbytes > max_shard_bytes:
+            files.append(_write_shard(shards[0], path, len(files)))
+            shards[0], size = {}, 0
+        shards[0][name] = tensor
+        size += tensor.nbytes
+        total += tensor.nbytes
+    files.append(_write_shard(shards[0], path, len(files)))
+    _name_shards(files, path, total)
+
+
+def _their_tensors(model: Decoder, rules: Any) -> Iterator[tuple[str, Tensor]]:
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for link in links_of(model, rules):
+        ours = [state[name].detach() for name in link.ours]
+        for name, tensor in zip(link.theirs, link.transform.to_theirs(ours, model.spec), strict=True):
+            yield name, tensor.to("cpu").contiguous()
+
+
+def _write_shard(tensors: dict[str, Tensor], path: Path, number: int) -> tuple[str, list[str]]:
+    name = f"shard-{number:05d}"
+    # safetensors refuses tensors that share memory: experts unbound from one stack do
+    whole = {key: t.clone() if t.untyped_storage().nbytes() != t.nbytes else t for key, t in tensors.items()}
+    save_file(whole, path / name, metadata={"format": "pt"})
+    return name, list(tensors)
+
+
+def _name_shards(files: list[tuple[str, list[str]]], path: Path, total: int) -> None:
+    """One file keeps the plain name; several get numbers and an index."""
+    if len(files) == 1:
+        (path / files[0][0]).rename(path / WEIGHTS_FILE)
+        return
+    weight_map: dict[str, str] = {}
+    for number, (name, tensors) in enumerate(files, 1):
+        final = f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        (path / name).rename(path / final)
+        weight_map |= dict.fromkeys(tensors, final)
+    write_json(path / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})

@@ -1,0 +1,91 @@
+"""Files that are whole or absent: write beside, then rename; and the cache folder."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from intaglio.errors import UserError
+
+__all__ = ["home", "read_json", "whole_directory", "whole_file", "write_json"]
+
+
+def home() -> Path:
+    """The folder for what we fetch: `INTAGLIO_HOME`, or `~/.cache/intaglio`."""
+    return Path(os.environ.get("INTAGLIO_HOME") or Path.home() / ".cache" / "intaglio").expanduser()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yields a path beside `path` to write to; on success it is renamed to `path`, else removed.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", where=str(path)) from error
+    beside = Path(name)
+    try:
+        yield beside
+        beside.chmod(0o644)
+        beside.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", where=str(path), mend="nothing was changed") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """Yields a folder beside `path` to fill; on success it takes the place of `path`, else it is removed.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", where=str(path)) from error
+    try:
+        yield beside
+        beside.chmod(0o755)
+        old = None
+        if path.exists():
+            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+            path.replace(old / "old")
+        beside.replace(path)
+        if old:
+            shutil.rmtree(old)
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", where=str(path), mend="nothing was changed") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in `path`.
+
+    Raises:
+        UserError: missing, unreadable or not JSON; names the file and the line.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read: {error.strerror}", where=str(path)) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"not valid JSON: {error}", where=str(path)) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as indented UTF-8 JSON, whole or not at all."""
+    with whole_file(path) as beside:
+        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

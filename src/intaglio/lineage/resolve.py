@@ -1,0 +1,36 @@
+"""What a user means by MODEL: a directory, a preset, or a model that was pulled. No torch, no network."""
+
+from pathlib import Path
+
+from intaglio import files
+from intaglio.errors import UserError, nearest
+from intaglio.lineage.presets import Preset, preset, presets
+from intaglio.specs import DecoderSpec
+from intaglio.specs.families import read_directory
+
+__all__ = ["resolve_spec"]
+
+
+def resolve_spec(name: str) -> tuple[str, DecoderSpec, Preset | None]:
+    """(title, spec, preset if it is one) of a directory with a `config.json`, a preset, or a pulled model.
+
+    Raises:
+        UserError: none of the three (names the nearest known ones), or a `config.json` that cannot be read.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder.resolve().name, read_directory(folder), None
+    known = {one.name for one in presets()}
+    if name in known:
+        found = preset(name)
+        return found.title, found.spec, found
+    pulled = _pulled()
+    if name in pulled:
+        return name, read_directory(pulled[name]), None
+    mend = f"{nearest(name, known | set(pulled))} (or give a directory that holds config.json)"
+    raise UserError(f"unknown model {name!r}", mend=mend)
+
+
+def _pulled() -> dict[str, Path]:
+    """Directories of the models in the cache folder, by name."""
+    return {config.parent.name: config.parent for config in (files.home() / "models").glob("*/config.json")}

@@ -1,0 +1,77 @@
+"""One layer: attention and feed-forward on a residual stream, the norm where its placement puts it.
+
+    post                pre                 residual            sandwich            parallel
+    x --+               x --+               x --+               x --+               x --+------+
+    |   f               |   norm            |   f               |   norm            |   norm   norm
+    |   |               |   f               |   norm            |   f               |   attn   ff
+    +<--+               +<--+               +<--+               |   norm            +<--+------+
+    norm                |                   |                   +<--+               |
+
+Post bends the identity path in every layer; in all the others it goes straight through.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from intaglio.parts.attention import build_attention
+from intaglio.parts.context import AttentionContext
+from intaglio.parts.feed_forward import FeedForward
+from intaglio.parts.moe import MixtureOfExperts
+from intaglio.parts.norm import build_norm
+from intaglio.parts.position import Angles
+from intaglio.specs import BlockSpec, FeedForwardSpec, MoESpec, NormSpec
+
+__all__ = ["Block", "Residual", "build_feed_forward"]
+
+
+class Residual(nn.Module):
+    """x + f(x), with norms `before` f, `after` it, or `outside` the sum, as the placement says."""
+
+    def __init__(self, norm: NormSpec, placement: str, size: int) -> None:
+        super().__init__()
+
+        def norm_if(*placements: str) -> nn.Module:
+            return build_norm(norm, size) if placement in placements else nn.Identity()
+
+        self.before = norm_if("pre", "sandwich", "parallel")
+        self.after = norm_if("residual", "sandwich")
+        self.outside = norm_if("post")
+
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        """(B, T, E) -> (B, T, E)"""
+        return self.outside(x + self.branch(x, f))
+
+    def branch(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        """What is added to x."""
+        return self.after(f(self.before(x)))
+
+
+def build_feed_forward(spec: FeedForwardSpec | MoESpec, hidden_size: int) -> FeedForward | MixtureOfExperts:
+    """The feed-forward that `spec` describes."""
+    if isinstance(spec, MoESpec):
+        return MixtureOfExperts(spec, hidden_size)
+    return FeedForward(spec, hidden_size)
+
+
+class Block(nn.Module):
+    """See `BlockSpec`."""
+
+    def __init__(self, spec: BlockSpec, hidden_size: int, layer: int) -> None:
+        super().__init__()
+        self.parallel = spec.placement == "parallel"
+        self.attention = build_attention(spec.attention, hidden_size, layer)
+        self.attention_norm = Residual(spec.norm, spec.placement, hidden_size)
+        self.feed_forward = build_feed_forward(spec.feed_forward, hidden_size)
+        self.feed_forward_norm = Residual(spec.norm, spec.placement, hidden_size)
+
+    def forward(self, x: Tensor, angles: Angles | None, context: AttentionContext) -> Tensor:
+        """(B, T, E) -> (B, T, E)"""
+
+        def attention(h: Tensor) -> Tensor:
+            return self.attention(h, angles, context)
+
+        if self.parallel:
+            attended = self.attention_norm.branch(x, attention)
+            return x + attended + self.feed_forward_norm.branch(x, self.feed_forward)
+        return self.feed_forward_norm(self.attention_norm(x, attention), self.feed_forward)

@@ -1,0 +1,100 @@
+"""A mixture of experts: a router sends each token to a few feed-forwards out of many.
+
+Legend: B batch, T tokens, N = B*T, E features of the model, X experts, k experts per token, I intermediate features.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intaglio.parts.feed_forward import FeedForward, build_activation
+from intaglio.specs import FeedForwardSpec, MoESpec
+
+__all__ = ["Experts", "MixtureOfExperts", "Router"]
+
+
+class Router(nn.Module):
+    """See `RouterSpec`. Scores in fp32."""
+
+    def __init__(self, spec: MoESpec, hidden_size: int) -> None:
+        super().__init__()
+        self.spec, self.top_k = spec.router, spec.num_experts_per_tok
+        self.weight = nn.Parameter(torch.randn(spec.num_experts, hidden_size) * 0.02)
+        self.bias: Tensor | None
+        self.register_buffer("bias", torch.zeros(spec.num_experts) if spec.router.bias_correction else None)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, E) -> weights (N, k) in fp32, chosen experts (N, k)"""
+        logits = F.linear(x.float(), self.weight.float())  # (N, X)
+        scores = logits.softmax(dim=-1) if self.spec.scoring == "softmax" else logits.sigmoid()
+        chosen = self._preference(scores).topk(self.top_k, dim=-1).indices
+        weights = scores.gather(-1, chosen)
+        if self.spec.renormalise:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        return weights * self.spec.scaling_factor, chosen
+
+    def _preference(self, scores: Tensor) -> Tensor:
+        """(N, X) -> (N, X): what the choice goes by; -inf outside the best groups."""
+        preference = scores if self.bias is None else scores + self.bias.float()
+        if self.spec.num_groups == 1:
+            return preference
+        groups = preference.unflatten(-1, (self.spec.num_groups, -1))  # (N, groups, X/groups)
+        best = groups.amax(dim=-1) if self.spec.group_score == "max" else groups.topk(2, dim=-1).values.sum(dim=-1)
+        kept = best.topk(self.spec.top_groups, dim=-1).indices  # (N, top_groups)
+        outside = torch.ones_like(best, dtype=torch.bool).scatter(-1, kept, False)
+        return groups.masked_fill(outside[..., None], float("-inf")).flatten(-2)
+
+
+class Experts(nn.Module):
+    """X feed-forwards of one shape, their matrices stacked."""
+
+    def __init__(self, spec: FeedForwardSpec, num_experts: int, hidden_size: int) -> None:
+        super().__init__()
+        size = spec.intermediate_size
+        self.activation = build_activation(spec.activation)
+        self.gate_proj = nn.Parameter(torch.randn(num_experts, size, hidden_size) * 0.02) if spec.gated else None
+        self.up_proj = nn.Parameter(torch.randn(num_experts, size, hidden_size) * 0.02)
+        self.down_proj = nn.Parameter(torch.randn(num_experts, hidden_size, size) * 0.02)
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        """(rows, E) sorted by expert -> (rows, E); `ends` (X,) is where each expert's rows end."""
+        inner = grouped_linear(x, self.up_proj, ends)
+        if self.gate_proj is None:
+            inner = self.activation(inner)
+        else:
+            inner = self.activation(grouped_linear(x, self.gate_proj, ends)) * inner
+        return grouped_linear(inner, self.down_proj, ends)
+
+
+class MixtureOfExperts(nn.Module):
+    """See `MoESpec`."""
+
+    def __init__(self, spec: MoESpec, hidden_size: int) -> None:
+        super().__init__()
+        self.router = Router(spec, hidden_size)
+        self.experts = Experts(spec.expert, spec.num_experts, hidden_size)
+        self.shared = FeedForward(spec.shared, hidden_size) if spec.shared else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, E) -> (B, T, E)"""
+        tokens = x.flatten(0, -2)  # (N, E)
+        out = self._routed(tokens).view_as(x)
+        return out + self.shared(x) if self.shared else out
+
+    def _routed(self, tokens: Tensor) -> Tensor:
+        """Each token's experts, weighted and summed: rows sorted by expert, run in groups, put back."""
+        weights, chosen = self.router(tokens)  # (N, k)
+        expert, order = chosen.flatten().sort(stable=True)  # (N*k,)
+        experts = torch.arange(self.router.weight.shape[0], device=tokens.device)
+        ends = torch.searchsorted(expert, experts, right=True).to(torch.int32)  # (X,)
+        out = self.experts(tokens[order // chosen.shape[-1]], ends)  # (N*k, E)
+        out = out * weights.flatten()[order, None].to(out.dtype)
+        return torch.empty_like(out).index_copy(0, order, out).view(*chosen.shape, -1).sum(dim=1)
+
+
+def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Rows of x (rows, in) up to `ends[i]`, from `ends[i-1]`, times weight[i] (out, in) -> (rows, out)."""
+    if x.dtype == torch.bfloat16:  # the one dtype in which the fused product runs on every device
+        return F.grouped_mm(x, weight.mT, offs=ends)
+    parts = x.tensor_split(ends[:-1].cpu().long())
+    return torch.cat([F.linear(part, matrix) for part, matrix in zip(parts, weight, strict=True)])

@@ -1,0 +1,189 @@
+"""The decoder-only model: GPT-1 to today. A small tree of parts, and what follows from it by arithmetic."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from intaglio.specs.attention import SelfAttentionSpec
+from intaglio.specs.base import Spec
+from intaglio.specs.feed_forward import FeedForwardLayerSpec
+from intaglio.specs.norm import NormSpec
+from intaglio.specs.position import PositionsSpec
+
+__all__ = ["BlockSpec", "CycleSpec", "DecoderSpec", "Placement", "group_blocks"]
+
+Placement = Literal["post", "pre", "residual", "sandwich", "parallel"]
+
+
+class BlockSpec(Spec):
+    """One layer, `repeat` times: attention and feed-forward on a residual stream.
+
+    Attributes:
+        placement: where the norm stands around each of the two, f being either:
+            post: norm(x + f(x)); pre: x + f(norm(x)); residual: x + norm(f(x));
+            sandwich: x + norm(f(norm(x))); parallel: x + attention(norm(x)) + feed_forward(norm(x)).
+    """
+
+    repeat: int = Field(1, gt=0)
+    norm: NormSpec
+    placement: Placement = "pre"
+    attention: SelfAttentionSpec
+    feed_forward: FeedForwardLayerSpec
+
+    def num_norms(self) -> int:
+        """Norms of the block's two sublayers."""
+        return 4 if self.placement == "sandwich" else 2
+
+    def num_parameters(self, hidden_size: int, *, active: bool = False) -> int:
+        """Parameters of one such layer; `active` counts only the experts a token meets."""
+        feed_forward = self.feed_forward
+        count = feed_forward.num_active_parameters if active else feed_forward.num_parameters
+        norms = self.num_norms() * self.norm.num_parameters(hidden_size)
+        return self.attention.num_parameters(hidden_size) + count(hidden_size) + norms
+
+    def flops_per_token(self, hidden_size: int, context: int) -> int:
+        """Forward FLOPs of one token in a sequence of `context`."""
+        weights = self.attention.matmul_weights(hidden_size) + self.feed_forward.matmul_weights(hidden_size)
+        return 2 * weights + self.attention.score_flops(context)
+
+
+class CycleSpec(Spec):
+    """Layers that come in turn: `pattern`, `repeat` times (five local and one global, dense and banded)."""
+
+    repeat: int = Field(1, gt=0)
+    pattern: tuple[BlockSpec, ...] = Field(min_length=1)
+
+
+def _entry_tag(value: Any) -> str:
+    cycle = "pattern" in value if isinstance(value, dict) else isinstance(value, CycleSpec)
+    return "cycle" if cycle else "block"
+
+
+LayerEntry = Annotated[
+    Annotated[BlockSpec, Tag("block")] | Annotated[CycleSpec, Tag("cycle")], Discriminator(_entry_tag)
+]
+
+
+class DecoderSpec(Spec):
+    """A decoder-only language model.
+
+    `layers` is a repeating pattern; `blocks` is the same written out, one entry per layer, every size explicit.
+
+    Attributes:
+        positions: added to the embeddings; None where attention is rotary.
+        embedding_scale: embeddings are multiplied by it (Gemma: sqrt(hidden_size)).
+        final_norm: after the last layer; None for post-norm models, whose last layer ends in one.
+        tie_embeddings: the output matrix is the embedding matrix.
+        logit_softcap: logits become softcap * tanh(logit / softcap) (Gemma 2).
+    """
+
+    kind: Literal["decoder"] = "decoder"
+    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    max_position_embeddings: int = Field(gt=0)
+    positions: PositionsSpec | None = None
+    embedding_scale: float | None = None
+    layers: tuple[LayerEntry, ...] = Field(min_length=1)
+    final_norm: NormSpec | None = None
+    tie_embeddings: bool = False
+    logit_softcap: float | None = Field(None, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_final_norm(cls, data: Any) -> Any:
+        """A pre-norm stack needs a norm at its end: the last layer's, unless another is given."""
+        if isinstance(data, dict) and "final_norm" not in data and data.get("layers"):
+            last = data["layers"][-1]
+            last = dict(last) if isinstance(last, Spec) else last
+            last = dict(last["pattern"][-1]) if "pattern" in last else last
+            if last.get("placement", "pre") != "post":
+                return {**data, "final_norm": last.get("norm")}
+        return data
+
+    @model_validator(mode="after")
+    def _write_out(self) -> "DecoderSpec":
+        """Fill every size in and put the pattern into its one canonical form, so that equal models are equal."""
+        blocks = tuple(
+            block.updated(repeat=1, attention=block.attention.resolved(self.hidden_size))
+            for entry in self.layers
+            for block in _expand(entry)
+        )
+        object.__setattr__(self, "layers", group_blocks(blocks))
+        return self
+
+    @property
+    def blocks(self) -> tuple[BlockSpec, ...]:
+        """One entry per layer."""
+        return tuple(block for entry in self.layers for block in _expand(entry))
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.blocks)
+
+    def num_parameters(self) -> int:
+        """Parameters of the built model; tied embeddings count once."""
+        return self._parameters(active=False)
+
+    def num_active_parameters(self) -> int:
+        """Parameters one token meets: of a mixture's experts only the chosen ones."""
+        return self._parameters(active=True)
+
+    def _parameters(self, active: bool) -> int:
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        learned = self.positions is not None and self.positions.kind == "learned"
+        positions = self.max_position_embeddings * self.hidden_size if learned else 0
+        final = self.final_norm.num_parameters(self.hidden_size) if self.final_norm else 0
+        blocks = sum(block.num_parameters(self.hidden_size, active=active) for block in self.blocks)
+        return embeddings + positions + final + blocks
+
+    def flops_per_token(self, context: int) -> int:
+        """Forward FLOPs per token of a sequence of `context` tokens, causal and banded attention counted in full.
+
+        That is how `torch.utils.flop_counter` counts: matrix products only, masked scores included.
+        """
+        blocks = sum(block.flops_per_token(self.hidden_size, context) for block in self.blocks)
+        return blocks + 2 * self.vocab_size * self.hidden_size
+
+    def kv_bytes_per_token(self, dtype: str = "bfloat16") -> int:
+        """Bytes one more token adds to the KV cache, in all layers (until windows are full)."""
+        return sum(block.attention.kv_bytes_per_token(dtype) for block in self.blocks)
+
+    def kv_cache_bytes(self, context: int, dtype: str = "bfloat16") -> int:
+        """Bytes of the KV cache of one sequence of `context` tokens; windowed layers keep only their window."""
+        attentions = [block.attention for block in self.blocks]
+        return sum(a.cached_tokens(context) * a.kv_bytes_per_token(dtype) for a in attentions)
+
+
+def _expand(entry: BlockSpec | CycleSpec) -> list[BlockSpec]:
+    if isinstance(entry, BlockSpec):
+        return [entry.updated(repeat=1)] * entry.repeat
+    return [block for _ in range(entry.repeat) for one in entry.pattern for block in _expand(one)]
+
+
+def group_blocks(blocks: Sequence[BlockSpec]) -> tuple[BlockSpec | CycleSpec, ...]:
+    """The shortest pattern we find: runs of equal layers, and the cycle that covers most layers from the start."""
+    runs = _runs(blocks)
+    for period in range(2, 9):
+        repeats = _whole_cycles(runs, period)
+        if repeats > 1:
+            rest = runs[period * repeats :]
+            return (CycleSpec(repeat=repeats, pattern=tuple(runs[:period])), *rest)
+    return tuple(runs)
+
+
+def _runs(blocks: Sequence[BlockSpec]) -> list[BlockSpec]:
+    runs: list[BlockSpec] = []
+    for block in blocks:
+        if runs and runs[-1].updated(repeat=1) == block:
+            runs[-1] = runs[-1].updated(repeat=runs[-1].repeat + 1)
+        else:
+            runs.append(block)
+    return runs
+
+
+def _whole_cycles(runs: Sequence[BlockSpec], period: int) -> int:
+    count = 1
+    while runs[count * period : (count + 1) * period] == runs[:period]:
+        count += 1
+    return count

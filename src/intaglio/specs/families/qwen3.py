@@ -1,0 +1,21 @@
+"""qwen3: qwen2 whose biases gave way to a norm on each head's queries and keys."""
+
+from typing import Any
+
+from intaglio.specs.attention import ProjectionBias, QKNormSpec
+from intaglio.specs.decoder import DecoderSpec
+from intaglio.specs.families import common, qwen2
+from intaglio.specs.families.config import Config
+
+MODEL_TYPE = "qwen3"
+ARCHITECTURE = "Qwen3ForCausalLM"
+
+
+def read(config: Config) -> DecoderSpec:
+    bias = config.flag("attention_bias", False)
+    qk_norm = QKNormSpec(norm=common.rms_norm(config), over="head")
+    return qwen2.read_with(config, qk_norm=qk_norm, bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias))
+
+
+def write(spec: DecoderSpec) -> dict[str, Any]:
+    return {**qwen2.write(spec), "attention_bias": spec.blocks[0].attention.bias.o}  # type: ignore[union-attr]
