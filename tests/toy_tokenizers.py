@@ -22,7 +22,7 @@ FAMILY_TOKENS = (
     "[INST]",
     "[/INST]",
 )
-WORDS = "the user says hello to the assistant and the assistant says hi there, thanks for the 你好 answer 42 😀\n\n"
+WORDS = "the user says hello to the assistant and the assistant says hi there, thanks for the 你好 answer 42\n\n"
 MERGES = [("▁", "h"), ("▁h", "i"), ("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("a", "b"), ("l", "l")]
 
 

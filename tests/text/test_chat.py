@@ -200,7 +200,8 @@ def test_without_marks_the_turn_ends_with_its_special_token_or_with_its_text() -
 
 def test_an_assistant_at_index_0_is_masked_alone() -> None:
     ours, _ = pair(
-        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
     assert render_chat(ours, [assistant("A"), user("B")]).assistant_mask == [True, False]
     bare, _ = pair("{% for m in messages %}{{ m.content }}{% endfor %}")
@@ -235,7 +236,11 @@ def test_all_pieces_of_a_character_are_masked(build: Any) -> None:
 
 
 def test_prefixes_that_do_not_hold_are_refused() -> None:
-    thinking = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    thinking = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if loop.last and m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
     ours, _ = pair(thinking)
     rendered = render_chat(ours, CHATS["several turns"])
     assert rendered.ids  # a prompt needs no mask
@@ -243,7 +248,8 @@ def test_prefixes_that_do_not_hold_are_refused() -> None:
         UserError, match=r"messages\[1\]: the messages up to it are rendered differently .*generation %"
     ):
         _ = rendered.assistant_mask
-    picky = "{% if messages[-1].role == 'user' and not add_generation_prompt %}{{ raise_exception('no answer') }}{% endif %}x"
+    picky = "{% if messages[-1].role == 'user' and not add_generation_prompt %}"
+    picky += "{{ raise_exception('no answer') }}{% endif %}x"
     picky_about_ends, _ = pair(picky)
     with pytest.raises(UserError, match=r"messages\[1\]: rendering the messages before it fails \(no answer\)"):
         _ = render_chat(picky_about_ends, [user("a"), assistant("b")]).assistant_mask
@@ -283,12 +289,13 @@ def test_spans_inside_macros_and_set_blocks_are_found_where_they_land() -> None:
 
 
 TEMPLATES = [
-    "{% for m in messages %}\n  {% if loop.index is odd %}\n {{ m.content }}\n{% continue %}{% endif %}\n{{ m | tojson }}{% endfor %}",
+    "{% for m in messages %}\n  {% if loop.index is odd %}\n {{ m.content }}\n{% continue %}{% endif %}\n{% endfor %}",
+    "{%- for m in messages[::-1] %}{{ m['role'].upper() ~ m.get('content').split('i')[-1] }}{% break %}{% endfor %}",
     "{{ messages | tojson(indent=2) }}{{ {'b': 1, 'a': '<é>'} | tojson(sort_keys=true, ensure_ascii=true) }}",
-    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}{{ dict(a=1) }}",
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
     "{{ strftime_now('%Y') }}{{ undefined_thing }}{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ documents is none }}",
-    "{{ dict.fromkeys(['a']) }}{{ messages[0].reasoning_content }}{{ messages[1].thinking }}{{ extra }}{{ ''.__class__ }}",
-    "{%- for m in messages[::-1] %}{{ m['role'].upper() ~ m.get('content', 'x').split('i')[-1] }}{% break %}{% endfor %}",
+    "{{ dict.fromkeys(['a']) }}{{ dict(a=1) }}{{ ''.__class__ }}",
+    "{{ messages[0].reasoning_content }}{{ messages[1].thinking }}{{ messages[1].reasoning_content }}{{ extra }}",
 ]
 
 

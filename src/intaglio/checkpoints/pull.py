@@ -63,12 +63,12 @@ def pulled(name: str) -> Path | None:
     Raises:
         UserError: `name` is a directory without a model.
     """
-    if name not in CATALOGUE and Path(name).is_dir():
+    if name and name not in CATALOGUE and Path(name).is_dir():
         if not (Path(name) / "config.json").is_file():
             raise UserError("the directory holds no config.json", where=name, mend="give a model's directory")
         return Path(name)
     directory = _directory(name)
-    return directory if (directory / "config.json").is_file() else None
+    return directory if name and (directory / "config.json").is_file() else None
 
 
 def _directory(name: str) -> Path:
