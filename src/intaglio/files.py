@@ -85,7 +85,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"not valid JSON: {error}", where=str(path)) from error
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as indented UTF-8 JSON, whole or not at all."""
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    """Writes `value` as UTF-8 JSON, whole or not at all; no indent for large files that nobody reads."""
     with whole_file(path) as beside:
-        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from toy_gguf import BYTE_LEVEL, LLAMA, interleave, llama_tensors, write_gguf, write_llama
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from intaglio.checkpoints import gguf_tensors
 from intaglio.checkpoints.gguf import open_gguf
 from intaglio.checkpoints.gguf_container import read_container
 from intaglio.errors import UserError
+from toy_gguf import BYTE_LEVEL, LLAMA, interleave, llama_tensors, write_gguf, write_llama
 
 torch.set_num_threads(1)
 
@@ -104,6 +104,7 @@ def test_a_family_gives_back_the_model_it_was_written_from(family: str, tmp_path
     found = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).eval()
     assert type(found).__name__ == config["architectures"][0]
     weights = {name: opened.tensor(name) for name in opened.tensor_names()}
+    assert {name: tuple(value.shape) for name, value in weights.items()} == opened.shapes()
     missing = found.load_state_dict(weights, strict=False)
     assert not missing.unexpected_keys
     assert set(missing.missing_keys) <= {"lm_head.weight"}
@@ -196,7 +197,8 @@ def test_stacked_and_single_experts_are_the_same_mixtral(tmp_path: Path) -> None
 def test_qwen3_moe(tmp_path: Path) -> None:
     keys = {key.replace("llama.", "qwen3moe."): value for key, value in (LLAMA | EXPERTS).items()}
     keys |= {"qwen3moe.expert_feed_forward_length": 96}
-    experts = {f"ffn_{part}_exps.weight": np.ones((3, 96, 64), np.float32) for part in ("gate", "up")}
+    experts: dict[str, np.ndarray[Any, Any]] = {"ffn_gate_exps.weight": np.ones((3, 96, 64), np.float32)}
+    experts |= {"ffn_up_exps.weight": np.ones((3, 96, 64), np.float32)}
     experts |= {"ffn_down_exps.weight": np.ones((3, 64, 96), np.float32)}
     experts |= {"ffn_gate_inp.weight": np.ones((3, 64), np.float32)}
     experts |= {f"attn_{letter}_norm.weight": np.ones(16, np.float32) for letter in "qk"}

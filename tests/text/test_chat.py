@@ -96,12 +96,13 @@ def pieces(ours: Tokenizer, rendered: Rendered) -> list[str]:
 
 
 @pytest.mark.parametrize("prompt", [False, True])
+@pytest.mark.parametrize("build", [byte_level, sentencepiece])
 @pytest.mark.parametrize("name", template_names())
-def test_text_ids_and_mask_equal_transformers(name: str, prompt: bool) -> None:
-    ours, theirs = pair(load_template(name))
-    chats = [(chat, None) for chat in CHATS.values()]
+def test_text_ids_and_mask_equal_transformers(name: str, build: Any, prompt: bool) -> None:
+    ours, theirs = pair(load_template(name), build(special=SPECIAL))
+    chats: list[tuple[Any, Any]] = [(chat, None) for chat in CHATS.values()]
     if name == "qwen":
-        chats += [(chat, TOOLS) for chat in TOOL_CHATS.values()] + [(TOOL_CHATS["called"], None)]  # type: ignore[list-item]
+        chats += [(chat, TOOLS) for chat in TOOL_CHATS.values()] + [(TOOL_CHATS["called"], None)]
     for chat, tools in chats:
         options: dict[str, Any] = {"tools": tools, "add_generation_prompt": prompt}
         rendered = render_chat(ours, chat, **options)

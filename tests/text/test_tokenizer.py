@@ -179,12 +179,27 @@ def test_bad_directories_end_in_one_line(tmp_path: Path) -> None:
         Tokenizer.from_directory(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"chat_template": [{"name": "default"}]},
+        {"chat_template": 5},
+        {"added_tokens_decoder": {"x": {"content": "<a>"}}},
+        {"added_tokens_decoder": [1]},
+        {"extra_special_tokens": 5},
+    ],
+)
+def test_a_malformed_config_ends_in_one_line(config: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: malformed"):
+        Tokenizer.from_directory(written(tmp_path, sentencepiece(), config))
+
+
 def test_ids_of_a_padded_vocabulary_are_no_text() -> None:
     for backend in (byte_level(), sentencepiece()):
         ours = Tokenizer(backend)
         unknown = ours.vocab_size + 100
-        assert ours.decode([unknown]) == ""
-        assert ours.token_bytes(unknown) == b""
+        assert ours.decode([unknown, -100]) == ""
+        assert ours.token_bytes(unknown) == ours.token_bytes(-100) == b""
         ids = ours.encode("hi there")
         assert ours.decode([ids[0], unknown, *ids[1:]]) == "hi there"
 

@@ -71,7 +71,7 @@ CATALOGUE: Final = {
         ),
         gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         gguf_bytes=98362432,
-        directory_bytes=272_000_000,
+        directory_bytes=273_000_000,
     ),
     "gemma3-270m": Entry(
         about="Gemma 3 270M by Google (base model, sliding windows, 4 to 8 bits)",
@@ -93,7 +93,7 @@ CATALOGUE: Final = {
         ),
         gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         gguf_bytes=253113024,
-        directory_bytes=553_000_000,
+        directory_bytes=570_000_000,
     ),
 }
 """Name -> entry."""

@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from intaglio.checkpoints.gguf import open_gguf
-from intaglio.checkpoints.load import load_gguf
+from intaglio.checkpoints.gguf import GGUFModel, open_gguf
+from intaglio.checkpoints.load import load_source
 from intaglio.checkpoints.save import save_model
 from intaglio.files import write_json
 from intaglio.text.tokenizer import Tokenizer
@@ -18,17 +18,23 @@ def convert_gguf(file: Path, directory: Path, dtype: str = "bfloat16") -> None:
     Raises:
         UserError: not a GGUF file we understand, or the directory cannot be written.
     """
-    model = load_gguf(file, dtype)
-    save_model(model, directory, gguf_tokenizer(file), open_gguf(file).generation_config())
+    source = open_gguf(file)
+    tokenizer = gguf_tokenizer(source)
+    model = load_source(source.config(), source, str(file), dtype)
+    save_model(model, directory, tokenizer, source.generation_config())
 
 
-def gguf_tokenizer(file: Path) -> Tokenizer:
-    """The tokenizer a GGUF file carries."""
+def gguf_tokenizer(source: GGUFModel) -> Tokenizer:
+    """The tokenizer a GGUF file carries.
+
+    Raises:
+        UserError: a kind of tokenizer that we do not know.
+    """
+    files = {**source.tokenizer_files(), "generation_config.json": source.generation_config()}
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in open_gguf(file).tokenizer_files().items():
+        for name, content in files.items():
             if isinstance(content, str):
                 (Path(folder) / name).write_text(content, encoding="utf-8")
             else:
-                write_json(Path(folder) / name, content)
-        write_json(Path(folder) / "generation_config.json", open_gguf(file).generation_config())
+                write_json(Path(folder) / name, content, indent=None)
         return Tokenizer.from_directory(folder)

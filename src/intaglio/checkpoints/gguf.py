@@ -89,7 +89,7 @@ class GGUFModel:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Hugging Face name and shape of every tensor."""
-        return {name: tuple(source.stored_shape) for name, source in self._tensors.items()}
+        return {name: source.rule.shape(source.stored_shape) for name, source in self._tensors.items()}
 
     def tensor(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """One tensor in Hugging Face's layout, dequantised on demand.

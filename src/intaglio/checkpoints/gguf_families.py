@@ -52,6 +52,10 @@ class Rule:
     name: str
     transform: Transform | None = None
 
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the result, for one stored as `stored`."""
+        return stored[::-1] if self.transform is _transposed else stored
+
 
 @dataclass(frozen=True)
 class Family:

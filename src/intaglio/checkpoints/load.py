@@ -20,7 +20,7 @@ from intaglio.files import read_json
 from intaglio.models.decoder import Decoder
 from intaglio.specs.families import read_config
 
-__all__ = ["DTYPES", "fill", "load_directory", "load_gguf"]
+__all__ = ["DTYPES", "fill", "load_directory", "load_gguf", "load_source"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -41,7 +41,7 @@ def load_directory(path: Path, dtype: str | None = None, device: str = "cpu") ->
         UserError: config or weights missing, not understood, corrupt, left over or of the wrong shape.
     """
     config = read_json(path / "config.json")
-    return _load(config, SafetensorsSource(path), str(path / "config.json"), dtype, device)
+    return load_source(config, SafetensorsSource(path), str(path / "config.json"), dtype, device)
 
 
 def load_gguf(path: Path, dtype: str | None = None, device: str = "cpu") -> Decoder:
@@ -51,10 +51,13 @@ def load_gguf(path: Path, dtype: str | None = None, device: str = "cpu") -> Deco
         UserError: not a whole GGUF file, or one that we do not understand.
     """
     source = open_gguf(path)
-    return _load(source.config(), source, str(path), dtype or "bfloat16", device)
+    return load_source(source.config(), source, str(path), dtype or "bfloat16", device)
 
 
-def _load(config: dict[str, Any], source: TensorSource, where: str, dtype: str | None, device: str) -> Decoder:
+def load_source(
+    config: dict[str, Any], source: TensorSource, where: str, dtype: str | None = None, device: str = "cpu"
+) -> Decoder:
+    """The model that `config` describes, with the weights of `source`; `where` is what to call the config."""
     spec = read_config(config, where)
     name = dtype or config.get("dtype") or config.get("torch_dtype") or "float32"
     if name not in DTYPES:

@@ -90,6 +90,7 @@ def _write_shard(tensors: dict[str, Tensor], path: Path, number: int) -> tuple[s
     # safetensors refuses tensors that share memory: experts unbound from one stack do
     whole = {key: t.clone() if t.untyped_storage().nbytes() != t.nbytes else t for key, t in tensors.items()}
     save_file(whole, path / name, metadata={"format": "pt"})
+    (path / name).chmod(0o644)
     return name, list(tensors)
 
 

@@ -21,8 +21,9 @@ INDEX_FILE = "model.safetensors.index.json"
 class TensorSource(Protocol):
     """Named tensors that are read when they are asked for."""
 
-    where: str
-    """What to call it in an error."""
+    @property
+    def where(self) -> str:
+        """What to call it in an error."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor, without reading one."""

@@ -15,6 +15,8 @@ from intaglio.engine.sampling_params import SamplingParams
 
 __all__ = ["Sampled", "SamplingParams", "filter_logits", "generator_for", "sample"]
 
+_FEW = 512  # tokens among which top-p is looked for first
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -84,17 +86,19 @@ def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 
 def _draw(scores: Tensor, params: Sequence[SamplingParams], generators: Sequence[torch.Generator | None]) -> Tensor:
-    """Draws from softmax(scores): the largest p_i / e_i with e_i exponential is a draw with probability p_i."""
+    """Draws from softmax(scores): the first token at which the summed probability exceeds a uniform number.
+
+    One number a row, and sums in double precision: noise for every token (Gumbel's trick) costs several times as much.
+    """
     probabilities = filter_logits(scores.float(), params).softmax(dim=-1)  # (B, V)
-    noise = torch.empty_like(probabilities)
-    if any(generator is None for generator in generators):
-        noise.exponential_()
+    exact = torch.float32 if scores.device.type == "mps" else torch.float64  # MPS has no doubles
+    summed = probabilities.to(exact).cumsum(dim=-1)  # (B, V)
+    uniform = torch.rand(len(params), dtype=exact, device=scores.device)  # (B,)
     for row, generator in enumerate(generators):
         if generator is not None:
-            noise[row].exponential_(generator=generator)
-    # an excluded token must not be drawn even where the noise underflows to 0
-    noise.clamp_(min=torch.finfo(noise.dtype).tiny)
-    return probabilities.div_(noise).argmax(dim=-1)
+            uniform[row].uniform_(generator=generator)
+    found = torch.searchsorted(summed, uniform[:, None] * summed[:, -1:], right=True)[:, 0]
+    return found.clamp_(max=scores.shape[-1] - 1)
 
 
 def _penalised(logits: Tensor, params: Sequence[SamplingParams], histories: Sequence[Sequence[int]] | None) -> Tensor:
@@ -141,19 +145,32 @@ def _top_k(scores: Tensor, top_k: Sequence[int]) -> Tensor:
 
 
 def _top_p(scores: Tensor, top_p: Sequence[float]) -> Tensor:
-    """Drops the least likely tokens that together have at most 1 - top_p; rows with 1 keep everything."""
+    """Keeps a token if those likelier than it have less than top_p together; rows with 1 keep everything."""
     rows = [row for row, p in enumerate(top_p) if p < 1]
     if not rows:
         return scores
-    ordered, order = _rows(scores, rows).sort(dim=-1)  # (R, V), the least likely first
-    dropped = ordered.softmax(dim=-1).cumsum(dim=-1) <= _column([1 - top_p[row] for row in rows], scores)
-    dropped[:, -1] = False
-    mask = torch.zeros_like(dropped).scatter(-1, order, dropped)
+    limit = _column([top_p[row] for row in rows], scores)  # (R, 1)
+    ordered, order = _likeliest(_rows(scores, rows).softmax(dim=-1), limit)  # (R, K)
+    likelier = ordered.cumsum(dim=-1) - ordered
+    dropped = torch.ones(len(rows), scores.shape[-1], dtype=torch.bool, device=scores.device)
+    dropped.scatter_(-1, order, likelier >= limit)
     if len(rows) == len(top_p):
-        return scores.masked_fill(mask, float("-inf"))
+        return scores.masked_fill(dropped, float("-inf"))
     scores = scores.clone()
-    scores[rows] = scores[rows].masked_fill(mask, float("-inf"))
+    scores[rows] = scores[rows].masked_fill(dropped, float("-inf"))
     return scores
+
+
+def _likeliest(probabilities: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Enough of the likeliest tokens to reach `limit`, the likeliest first, and where they stand.
+
+    Nearly always a few hundred are enough, and finding those is far cheaper than to sort a whole vocabulary.
+    """
+    few = probabilities.topk(min(_FEW, probabilities.shape[-1]), dim=-1)
+    if bool((few.values.sum(dim=-1, keepdim=True) >= limit).all()):
+        return few.values, few.indices
+    everything = probabilities.sort(dim=-1, descending=True)
+    return everything.values, everything.indices
 
 
 def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:

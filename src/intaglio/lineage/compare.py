@@ -1,6 +1,5 @@
 """Two models side by side: the parts that differ, and what the difference costs."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +16,8 @@ class Difference:
 
     Attributes:
         path: where it stands, such as `layers.attention.num_kv_heads`.
-        old, new: the values; None where there is none, and words where layers differ (`512 in 15 of 18 layers`).
+        old, new: the values, whole parts where one side has none or one of another kind; None where there is none.
+            Where layers differ: a list of `{"value": ..., "layers": how many}`.
     """
 
     path: str
@@ -59,34 +59,32 @@ def compare(a: DecoderSpec, b: DecoderSpec, context: int, dtype: str) -> Compari
 
 def diff(a: DecoderSpec, b: DecoderSpec) -> list[Difference]:
     """The values that differ from `a` to `b`; empty when the models are equal."""
-    old, new = _values(a), _values(b)
-    paths = [*old, *(path for path in new if path not in old)]
-    pairs = ((path, old.get(path), new.get(path)) for path in paths)
-    return [Difference(*pair) for pair in pairs if pair[1] != pair[2]]
+    around = _differences("", [_around_layers(a)], [_around_layers(b)])
+    return [*around, *_differences("layers", _layers(a), _layers(b))]
 
 
-def _values(spec: DecoderSpec) -> dict[str, Any]:
-    """Every value of the model by its path; what layers hold stands once, with the number of layers that hold it."""
-    data = spec.model_dump(mode="json", exclude={"layers"})
-    layers = [dict(_leaves(block.model_dump(mode="json", exclude={"repeat"}), "layers")) for block in spec.blocks]
-    paths = dict.fromkeys(path for layer in layers for path in layer)
-    in_layers = {path: _in_words([layer.get(path) for layer in layers]) for path in paths}
-    return {**dict(_leaves(data)), "layers.count": len(layers), **in_layers}
+def _around_layers(spec: DecoderSpec) -> dict[str, Any]:
+    return {**spec.model_dump(mode="json", exclude={"layers"}), "num_layers": spec.num_layers}
 
 
-def _leaves(data: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, value) of everything but None."""
-    for key, value in data.items():
-        at = f"{path}.{key}" if path else key
-        if isinstance(value, dict):
-            yield from _leaves(value, at)
-        elif value is not None:
-            yield at, value
+def _layers(spec: DecoderSpec) -> list[dict[str, Any]]:
+    return [block.model_dump(mode="json", exclude={"repeat"}) for block in spec.blocks]
 
 
-def _in_words(values: list[Any]) -> Any:
-    """The one value that all layers have, or each value with how many have it."""
-    if len(set(values)) == 1:
-        return values[0]
-    counts = Counter(values)
-    return ", ".join(f"{'none' if v is None else v} in {n} of {len(values)} layers" for v, n in counts.items())
+def _differences(path: str, old: list[Any], new: list[Any]) -> Iterator[Difference]:
+    """Goes into parts that are of one kind in all layers of both models, and compares what is left as a whole."""
+    parts = [*old, *new]
+    if all(isinstance(part, dict) for part in parts) and len({part.get("kind") for part in parts}) == 1:
+        for key in dict.fromkeys(key for part in parts for key in part):
+            inside = f"{path}.{key}" if path else key
+            yield from _differences(inside, [part.get(key) for part in old], [part.get(key) for part in new])
+    elif _summary(old) != _summary(new):
+        yield Difference(path, _summary(old), _summary(new))
+
+
+def _summary(values: list[Any]) -> Any:
+    """The one value that all layers have, or each value with how many layers have it."""
+    kinds = [value for i, value in enumerate(values) if value not in values[:i]]
+    if len(kinds) == 1:
+        return kinds[0]
+    return [{"value": kind, "layers": values.count(kind)} for kind in kinds]

@@ -6,7 +6,7 @@ Nothing is parsed before it is asked for: a preset reads its generation's file, 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from os.path import commonprefix
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from intaglio.errors import UserError, nearest
 from intaglio.lineage.units import parse_count
 from intaglio.specs import DecoderSpec, load_yaml, validate
 
-__all__ = ["Generation", "Preset", "family_tree", "generations", "preset", "presets"]
+__all__ = ["Generation", "Preset", "family_tree", "find_preset", "generations", "preset", "presets"]
 
 FOLDER = Path(__file__).parent / "generations"
 
@@ -52,8 +52,8 @@ class Preset:
     """One published model.
 
     Attributes:
-        published: parameters as the source states them, rounded as it rounds; None where none were published.
-        published_active: the same for the parameters that one token meets, in a mixture of experts.
+        published_as: parameters as the source states them (117M); None where none were published.
+        published_active_as: the same for the parameters that one token meets, in a mixture of experts.
         note: why counted and published parameters differ, or how the source contradicts itself.
         same_as: name of the preset whose network this is, where only the training changed.
         holes: what this size puts into the generation's model.
@@ -61,8 +61,8 @@ class Preset:
 
     name: str
     generation: Generation
-    published: int | None
-    published_active: int | None
+    published_as: str | None
+    published_active_as: str | None
     note: str
     same_as: str | None
     holes: dict[str, Any]
@@ -76,6 +76,16 @@ class Preset:
         """The generation's name as people write it."""
         return self.generation.title
 
+    @property
+    def published(self) -> int | None:
+        """`published_as` as a number."""
+        return parse_count(self.published_as) if self.published_as else None
+
+    @property
+    def published_active(self) -> int | None:
+        """`published_active_as` as a number."""
+        return parse_count(self.published_active_as) if self.published_active_as else None
+
     @cached_property
     def spec(self) -> DecoderSpec:
         """The model; built from data on first use."""
@@ -86,17 +96,29 @@ class Preset:
 
 
 def preset(name: str) -> Preset:
-    """The preset called `name`; parses its own generation's file, and more only if the name is unlike that file's.
+    """The preset called `name`.
 
     Raises:
         UserError: no such preset; names the nearest ones.
     """
-    files = sorted(_files(), key=lambda file: -len(commonprefix([file.stem, name])))
-    for file in files:
+    found = find_preset(name)
+    if found is None:
+        raise UserError(f"unknown preset {name!r}", mend=nearest(name, [one.name for one in presets()]))
+    return found
+
+
+def find_preset(name: str) -> Preset | None:
+    """The preset called `name`, if there is one; files whose name begins alike are parsed first."""
+    for file in sorted(_files(), key=lambda file: -_alike(file.stem, name)):
         for found in _generation(file).presets:
             if found.name == name:
                 return found
-    raise UserError(f"unknown preset {name!r}", mend=nearest(name, [one.name for one in presets()]))
+    return None
+
+
+def _alike(a: str, b: str) -> int:
+    """How many characters two names begin with in common."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
 def presets() -> list[Preset]:
@@ -135,15 +157,13 @@ def _generation(file: Path) -> Generation:
 
 
 def _preset(name: str, generation: Generation, row: dict[str, Any]) -> Preset:
-    published, active = row.pop("published"), row.pop("published_active", None)
-    note, same_as = row.pop("note", ""), row.pop("same_as", None)
     return Preset(
         name=name,
         generation=generation,
-        published=parse_count(published) if published else None,
-        published_active=parse_count(active) if active else None,
-        note=note,
-        same_as=same_as,
+        published_as=row.pop("published"),
+        published_active_as=row.pop("published_active", None),
+        note=row.pop("note", ""),
+        same_as=row.pop("same_as", None),
         holes=row,
     )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from intaglio import files
 from intaglio.errors import UserError, nearest
-from intaglio.lineage.presets import Preset, preset, presets
+from intaglio.lineage.presets import Preset, find_preset, presets
 from intaglio.specs import DecoderSpec
 from intaglio.specs.families import read_directory
 
@@ -20,15 +20,13 @@ def resolve_spec(name: str) -> tuple[str, DecoderSpec, Preset | None]:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve().name, read_directory(folder), None
-    known = {one.name for one in presets()}
-    if name in known:
-        found = preset(name)
+    if found := find_preset(name):
         return found.title, found.spec, found
     pulled = _pulled()
     if name in pulled:
         return name, read_directory(pulled[name]), None
-    mend = f"{nearest(name, known | set(pulled))} (or give a directory that holds config.json)"
-    raise UserError(f"unknown model {name!r}", mend=mend)
+    known = nearest(name.lower(), [*pulled, *(one.name for one in presets())])
+    raise UserError(f"unknown model {name!r}", mend=f"{known} (or give a directory that holds config.json)")
 
 
 def _pulled() -> dict[str, Path]:

@@ -9,7 +9,7 @@ from intaglio.specs.attention import SelfAttentionSpec
 from intaglio.specs.base import Spec
 from intaglio.specs.feed_forward import FeedForwardLayerSpec
 from intaglio.specs.norm import NormSpec
-from intaglio.specs.position import PositionsSpec
+from intaglio.specs.position import DynamicScaling, PositionsSpec
 
 __all__ = ["BlockSpec", "CycleSpec", "DecoderSpec", "Placement", "group_blocks"]
 
@@ -120,6 +120,13 @@ class DecoderSpec(Spec):
     @property
     def num_layers(self) -> int:
         return len(self.blocks)
+
+    @property
+    def context_limit(self) -> int:
+        """Tokens a sequence may have: `max_position_embeddings`, times the factor of dynamic rotary scaling."""
+        ropes = [getattr(block.attention, "rope", None) for block in self.blocks]
+        factors = [rope.scaling.factor for rope in ropes if rope and isinstance(rope.scaling, DynamicScaling)]
+        return int(self.max_position_embeddings * min(factors, default=1.0))
 
     def num_parameters(self) -> int:
         """Parameters of the built model; tied embeddings count once."""

@@ -9,7 +9,8 @@ places in the text, never from comparing ids:
   did not write. If the whole rendering does not begin with each of those prefixes, there is no telling, and the mask
   is refused.
 - A token belongs to the assistant if at least one of its characters does. So each character the assistant wrote is
-  supervised, and a token that straddles the border is too: it is what generation would have to produce.
+  supervised, and a token that straddles the border is supervised whole. A prompt rendered for generation has no such
+  token, which is why a template should not put the border inside a word; ours do not.
 """
 
 from collections.abc import Mapping, Sequence

@@ -78,12 +78,15 @@ class Tokenizer:
         """Reads the tokenizer of a Hugging Face directory, as transformers' AutoTokenizer would.
 
         Raises:
-            UserError: there is no `tokenizer.json`, or a file cannot be read.
+            UserError: there is no `tokenizer.json`, or a file cannot be read or makes no sense.
         """
         folder = Path(path)
-        config = _read_config(folder)
-        templates = _read_templates(folder, config.pop("chat_template", None))
-        return cls(_read_backend(folder), config, chat_templates=templates, eos_token_ids=_read_eos_ids(folder))
+        backend, config, eos_ids = _read_backend(folder), _read_config(folder), _read_eos_ids(folder)
+        try:
+            templates = _read_templates(folder, config.pop("chat_template", None))
+            return cls(backend, config, chat_templates=templates, eos_token_ids=eos_ids)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UserError(f"malformed: {error!r}", where=str(folder / "tokenizer_config.json")) from error
 
     def save(self, path: str | Path) -> None:
         """Writes `tokenizer.json`, `tokenizer_config.json` and the chat templates into the directory `path`.
@@ -126,7 +129,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`. An id the tokenizer does not know (a padded vocabulary's) is no text at all."""
-        text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        known = [i for i in ids if i >= 0]
+        text: str = self._backend.decode(known, skip_special_tokens=skip_special_tokens)
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -136,7 +140,7 @@ class Tokenizer:
 
     def token(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it, or None for an id the tokenizer does not know."""
-        token: str | None = self._backend.id_to_token(token_id)
+        token: str | None = self._backend.id_to_token(token_id) if token_id >= 0 else None
         return token
 
     def token_id(self, token: str) -> int | None:

@@ -1,0 +1,86 @@
+"""`intaglio demo`: a real model on our own code, from the download to a conversation."""
+
+import json as json_module
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intaglio.cli import options
+
+if TYPE_CHECKING:
+    from intaglio.engine.llm import LLM
+    from intaglio.engine.sampling_params import SamplingParams
+
+_MODEL = "smollm2-135m-instruct"
+_QUESTIONS = ("What is the capital of France?", "Why is the sky blue? Answer in one sentence.")
+_CONVERSATION = (
+    "My name is Ada and I have two cats. Say hello to me.",
+    "What is my name, and how many cats do I have?",
+)
+
+
+def demo(
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most in each answer.")] = 64,
+    threads: options.Threads = None,
+    json: options.Json = False,
+) -> None:
+    """Pull SmolLM2, show what it is made of, ask it two questions and hold a conversation."""
+    from intaglio.checkpoints.pull import pull
+    from intaglio.engine.sampling_params import SamplingParams
+
+    path = pull(_MODEL, say=_say, progress=sys.stderr.isatty())
+    _show(str(path))
+    llm = options.load_llm(str(path), None, "cpu", threads)
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
+    turns = [turn for question in _QUESTIONS for turn in _talk(llm, params, [question])]
+    _say("\na conversation of two turns")
+    turns += _talk(llm, params, _CONVERSATION)
+    _finish(turns, json)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show(path: str) -> None:
+    from intaglio.lineage.resolve import resolve_spec
+
+    _, spec, _ = resolve_spec(path)
+    block = spec.blocks[0]
+    attention: Any = block.attention
+    _say(
+        f"\n{_MODEL}: {spec.num_layers} layers of {spec.hidden_size} features, {attention.num_heads} query and "
+        f"{attention.kv_heads} key/value heads of {attention.width}, vocabulary {spec.vocab_size}\n"
+        f"{spec.num_parameters() / 1e6:.1f} M parameters, {spec.flops_per_token(2048) / 1e6:.0f} MFLOPs a token at "
+        f"2048, {spec.kv_bytes_per_token('bfloat16') / 1024:.1f} KiB of keys and values a token"
+    )
+
+
+def _talk(llm: "LLM", params: "SamplingParams", questions: tuple[str, ...] | list[str]) -> list[dict[str, Any]]:
+    """Asks one after the other in one conversation; answers stream."""
+    messages: list[dict[str, str]] = []
+    turns = []
+    for question in questions:
+        messages.append({"role": "user", "content": question})
+        _say(f"\n> {question}")
+        answer = ""
+        for text in llm.chat(messages, params):
+            answer += text
+            print(text, end="", file=sys.stderr, flush=True)
+        messages.append({"role": "assistant", "content": answer})
+        turns.append({"question": question, "answer": answer, **options.speed_of(llm)})
+        _say("")
+    return turns
+
+
+def _finish(turns: list[dict[str, Any]], as_json: bool) -> None:
+    tokens = sum(turn["new_tokens"] for turn in turns)
+    decoding = sum(turn["total_s"] - turn["first_token_s"] for turn in turns)
+    speed = (tokens - len(turns)) / decoding if decoding else 0.0
+    memory = options.peak_memory()
+    if as_json:
+        print(json_module.dumps({"turns": turns, "tokens_per_second": speed, "peak_memory_bytes": memory}))
+        return
+    print(f"\n{tokens} tokens in {len(turns)} answers at {speed:.1f} tokens/s, memory {memory / 1e6:.0f} MB")
+    print(f"go on: .venv/bin/intaglio chat {_MODEL}")

@@ -1,0 +1,45 @@
+"""`intaglio VERB`: one file per verb; each imports what it needs when it runs, so that `--help` stays quick."""
+
+import os
+import sys
+
+import typer
+
+from intaglio.cli import chat, convert, demo, diff, generate, lineage, pull, show, tokenizer
+from intaglio.errors import UserError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="The history of language models as running code, and the whole life of any model in it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(lineage.lineage)
+app.command()(show.show)
+app.command()(diff.diff)
+app.command()(pull.pull)
+app.command()(convert.convert)
+app.add_typer(tokenizer.app, name="tokenizer")
+app.command()(generate.generate)
+app.command()(chat.chat)
+app.command()(demo.demo)
+
+
+def main() -> None:
+    """Runs the command line. A user's mistake is one line on standard error and exit status 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"intaglio: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

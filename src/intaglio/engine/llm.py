@@ -1,0 +1,146 @@
+"""`LLM`: a model with its tokenizer, for those who want text and not tensors."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from intaglio.checkpoints.models import find_model, load_model, load_tokenizer
+from intaglio.engine.generate import Piece, generate
+from intaglio.engine.sampling_params import SamplingParams
+from intaglio.models.decoder import Decoder
+from intaglio.text.chat import render_chat
+from intaglio.text.tokenizer import Tokenizer
+
+__all__ = ["LLM", "Completion", "Timing"]
+
+DEFAULT_PARAMS = SamplingParams()
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one batch took.
+
+    Attributes:
+        rows: prompts in the batch.
+        prompt_tokens: of all rows.
+        new_tokens: of all rows.
+        first_s: seconds until every row had its first token (the prompts' forward).
+        total_s: seconds until the last token.
+    """
+
+    rows: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    first_s: float = 0.0
+    total_s: float = 0.0
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        """Prompt tokens over the time to the first tokens."""
+        return self.prompt_tokens / self.first_s if self.first_s else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens behind the first of each row, over the time they took: the prompts do not count."""
+        decoding = self.total_s - self.first_s
+        return (self.new_tokens - self.rows) / decoding if decoding > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One continued prompt.
+
+    Attributes:
+        text: without special tokens, cut before a stop string.
+        token_ids: all that were made, the one that ended it included.
+        log_probs: of those tokens, under the model itself.
+        finish_reason: `stop` or `length`.
+        prompt_tokens: length of the prompt.
+    """
+
+    text: str
+    token_ids: list[int]
+    log_probs: list[float]
+    finish_reason: str
+    prompt_tokens: int
+
+
+@dataclass
+class _Growing:
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    finish_reason: str = ""
+
+    def add(self, piece: Piece) -> None:
+        self.text.append(piece.text)
+        self.token_ids.append(piece.token_id)
+        self.log_probs.append(piece.log_prob)
+        self.finish_reason = piece.finish_reason or ""
+
+
+class LLM:
+    """A model that continues prompts and answers chats.
+
+    Args:
+        model: a pulled name, a directory or a GGUF file.
+        dtype: `float32`, `bfloat16`, ...; None takes the one the weights are stored in.
+        device: `cpu`, `cuda`, `mps`.
+    """
+
+    def __init__(self, model: str | Path, *, dtype: str | None = None, device: str = "cpu") -> None:
+        path = find_model(model)
+        self.model: Decoder = load_model(path, dtype=dtype, device=device)
+        self.tokenizer: Tokenizer = load_tokenizer(path)
+        self.timing = Timing()
+
+    def generate(
+        self, prompts: str | Sequence[str], params: SamplingParams | Sequence[SamplingParams] = DEFAULT_PARAMS
+    ) -> list[Completion]:
+        """Continues one prompt or a batch of them.
+
+        Raises:
+            UserError: an empty prompt, or more tokens than the context holds.
+        """
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        return self.complete(self.tokenizer.encode_batch(texts), params)
+
+    def complete(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
+    ) -> list[Completion]:
+        """The same with prompts as token ids."""
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        rows = [_Growing() for _ in prompts]
+        for piece in self.stream(prompts, each):
+            rows[piece.row].add(piece)
+        return [
+            Completion("".join(row.text), row.token_ids, row.log_probs, row.finish_reason, len(prompt))
+            for row, prompt in zip(rows, prompts, strict=True)
+        ]
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams = DEFAULT_PARAMS,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Iterator[str]:
+        """The answer to a conversation, in pieces as they come.
+
+        Raises:
+            UserError: no chat template, messages it cannot render, or more tokens than the context holds.
+        """
+        prompt = render_chat(self.tokenizer, messages, tools=tools, add_generation_prompt=True)
+        for piece in self.stream([prompt.ids], [params]):
+            yield piece.text
+
+    def stream(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> Iterator[Piece]:
+        """The generation loop on token ids; `timing` tells afterwards how long it took."""
+        start, first = time.perf_counter(), 0.0
+        prompt_tokens = sum(map(len, prompts))
+        for made, piece in enumerate(generate(self.model, self.tokenizer, prompts, params), 1):
+            elapsed = time.perf_counter() - start
+            first = elapsed if made <= len(prompts) else first
+            self.timing = Timing(len(prompts), prompt_tokens, made, first, elapsed)
+            yield piece
