@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
-from zoo import FAMILY_FIRSTS, LENGTH, ZOO, Pair, PairOf, build, random_ids
 
 from intaglio.checkpoints.load import load_directory
 from intaglio.checkpoints.save import save_model
@@ -17,6 +16,7 @@ from intaglio.models.decoder import Decoder
 from intaglio.parts.attention import Attention
 from intaglio.parts.latent_attention import LatentAttention
 from intaglio.specs.families import FAMILIES, config_of, read_config, read_directory
+from zoo import FAMILY_FIRSTS, LENGTH, ZOO, Pair, PairOf, build, random_ids
 
 CLOSE = 1e-5  # max abs difference of fp32 logits of order one
 
@@ -65,7 +65,9 @@ def test_any_positions(name: str, pair_of: PairOf) -> None:
     pair = pair_of(name)
     ids = random_ids(3, 20, seed=2)
     windowed = any(block.attention.window for block in pair.ours.spec.blocks)  # theirs counts tokens, ours positions
-    positions = torch.stack([offset_positions(20, seed) if windowed else gappy_positions(20, seed) for seed in (1, 2, 3)])
+    positions = torch.stack(
+        [offset_positions(20, seed) if windowed else gappy_positions(20, seed) for seed in (1, 2, 3)]
+    )
     expected = theirs(fresh(pair), ids, positions)
     assert gap(ours(pair.ours, ids, positions), expected) <= CLOSE
     assert gap(ours(pair.ours, ids), expected) > 100 * CLOSE or not depends_on_offset(name, windowed)
@@ -124,7 +126,7 @@ def test_our_writer_says_what_theirs_says(name: str, pair_of: PairOf, tmp_path: 
     shards = sorted((tmp_path / "model").glob("*.safetensors"))
     index = json.loads((tmp_path / "model" / "model.safetensors.index.json").read_text())
     assert len(shards) > 2
-    written = {}
+    written: dict[str, Tensor] = {}
     for shard in shards:
         tensors = tensors_of(shard)
         assert all(index["weight_map"][key] == shard.name for key in tensors)
@@ -191,27 +193,30 @@ def test_gradients_are_theirs(name: str, tmp_path: Path) -> None:
     for key, parameter in mine.named_parameters():
         assert parameter.grad is not None, key
         scale = expected[key].abs().max().item()
-        assert gap(parameter.grad, expected[key]) <= 1e-5 * scale + 1e-8, key
+        assert gap(parameter.grad, expected[key]) <= 1e-5 * scale + 1e-7, key  # a key's bias has none but rounding
 
 
 def first_difference(pair: Pair, ids: Tensor) -> str:
     """The first attention whose output differs, for a message that says where to look."""
-    outputs: list[list[Tensor]] = [[], []]
-    attentions = [
-        [module for name, module in pair.theirs.named_modules() if name.split(".")[-1] in ("self_attn", "attn", "attention")],
+    attention_names = ("self_attn", "attn", "attention")
+    modules = (
+        [module for name, module in pair.theirs.named_modules() if name.split(".")[-1] in attention_names],
         [module for module in pair.ours.modules() if isinstance(module, Attention | LatentAttention)],
+    )
+    seen: tuple[list[Tensor], list[Tensor]] = ([], [])
+    hooks = [
+        module.register_forward_hook(lambda _module, _inputs, out, kept=kept: kept.append(first_of(out)))
+        for group, kept in zip(modules, seen, strict=True)
+        for module in group
     ]
-    hooks = []
-    for modules, seen in zip(attentions, outputs, strict=True):
-        for module in modules:
-            hooks.append(module.register_forward_hook(lambda _m, _i, out, seen=seen: seen.append(_first(out))))
     theirs(pair.theirs, ids)
     ours(pair.ours, ids)
     for hook in hooks:
         hook.remove()
-    layers = [layer for layer, (one, other) in enumerate(zip(*outputs, strict=False)) if gap(one, other) > CLOSE]
+    layers = [layer for layer, pair_of_outputs in enumerate(zip(*seen, strict=False)) if gap(*pair_of_outputs) > CLOSE]
     return f"the first attention to differ is that of layer {layers[0]}" if layers else "every attention agrees"
 
 
-def _first(out: Tensor | tuple[Tensor, ...]) -> Tensor:
+def first_of(out: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """transformers' attention returns its weights too."""
     return out if isinstance(out, Tensor) else out[0]

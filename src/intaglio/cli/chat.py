@@ -74,8 +74,10 @@ def _converse(llm: "LLM", params: "SamplingParams", opening: list[dict[str, str]
                 break
             messages = _command(line, messages, opening)
         elif line.strip():
+            before = llm.timing
             messages = _turn(llm, params, messages, line)
-            tokens, seconds = tokens + llm.timing.new_tokens, seconds + llm.timing.total_s
+            if llm.timing is not before:  # a turn that was refused took no time
+                tokens, seconds = tokens + llm.timing.new_tokens, seconds + llm.timing.total_s
     if seconds:
         memory = options.peak_memory() / 1e6
         print(f"[{tokens} tokens, {tokens / seconds:.1f} tokens/s, memory {memory:.0f} MB]", file=sys.stderr)

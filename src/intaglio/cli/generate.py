@@ -71,7 +71,7 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
 
 def _read_prompts(file: Path) -> Iterator[str]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read: {error}", where=str(file)) from error
     if not any(line.strip() for line in lines):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -9,6 +10,8 @@ from intaglio.cli import chat, convert, demo, diff, generate, lineage, pull, sho
 from intaglio.errors import UserError
 
 __all__ = ["app", "main"]
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's; typer gives it no name of its own
 
 app = typer.Typer(
     help="The history of language models as running code, and the whole life of any model in it.",
@@ -30,15 +33,28 @@ app.command()(demo.demo)
 def main() -> None:
     """Runs the command line. A user's mistake is one line on standard error and exit status 2."""
     try:
-        app()
+        status = app(prog_name="intaglio", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(status)
     except UserError as error:
         print(f"intaglio: {error}", file=sys.stderr)
+        sys.exit(2)
+    except _UsageError as error:
+        _say_usage(error)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _say_usage(error: Any) -> None:
+    """One line about options and arguments that do not fit; nothing where a group without a verb has shown its help."""
+    message = error.format_message().rstrip(".")
+    if message:
+        command = error.ctx.command_path if error.ctx else "intaglio"
+        print(f"intaglio: {UserError(message, mend=f'see `{command} --help`')}", file=sys.stderr)
 
 
 if __name__ == "__main__":

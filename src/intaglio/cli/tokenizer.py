@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from intaglio.cli import options
+from intaglio.errors import UserError
 
 app = typer.Typer(help="Tokenizers of one's own.", no_args_is_help=True)
 
@@ -20,7 +21,7 @@ def _group() -> None:
 @app.command()
 def train(
     folder: Annotated[Path, typer.Argument(help="A folder of UTF-8 text files, searched to the bottom.")],
-    out: Annotated[Path, typer.Option(help="The folder to write tokenizer.json into.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; must not exist.")],
     vocab_size: Annotated[int, typer.Option(help="Tokens, the special ones and 256 bytes included.")] = 8192,
     special: Annotated[list[str] | None, typer.Option(help="Special tokens; the first ends a text.")] = None,
     json: options.Json = False,
@@ -29,6 +30,8 @@ def train(
     from intaglio.files import whole_directory
     from intaglio.text.train import train_tokenizer
 
+    if out.exists():
+        raise UserError("exists already", where=str(out), mend="choose another folder or remove it")
     result = train_tokenizer(folder, vocab_size, special or ("<|endoftext|>",))
     with whole_directory(out) as beside:
         result.tokenizer.save(beside)

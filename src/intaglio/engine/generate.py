@@ -116,7 +116,8 @@ def _loop(model: Decoder, rows: list[_Row]) -> Iterator[Piece]:
                 yield row.take(token_id, log_prob)
         if all(row.finished for row in rows):
             return
-        ids, positions = chosen[:, None], positions[:, -1:] + 1
+        # rows that have finished stay at the last place: a table of learned positions ends there
+        ids, positions = chosen[:, None], (positions[:, -1:] + 1).clamp(max=model.spec.context_limit - 1)
 
 
 def _choose(logits: Tensor, rows: list[_Row]) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from intaglio.checkpoints.models import find_model, load_model, load_tokenizer
 from intaglio.engine.generate import Piece, generate
+from intaglio.engine.packed import can_pack, pack
 from intaglio.engine.sampling_params import SamplingParams
 from intaglio.models.decoder import Decoder
 from intaglio.text.chat import render_chat
@@ -92,7 +93,8 @@ class LLM:
 
     def __init__(self, model: str | Path, *, dtype: str | None = None, device: str = "cpu") -> None:
         path = find_model(model)
-        self.model: Decoder = load_model(path, dtype=dtype, device=device)
+        loaded = load_model(path, dtype=dtype, device=device)
+        self.model: Decoder = pack(loaded) if can_pack(loaded) else loaded
         self.tokenizer: Tokenizer = load_tokenizer(path)
         self.timing = Timing()
 

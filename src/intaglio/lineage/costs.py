@@ -25,9 +25,9 @@ def costs(spec: DecoderSpec, context: int, dtype: str) -> Costs:
     Raises:
         UserError: a context that the model cannot take (names both numbers), or an unknown dtype.
     """
-    if not 0 < context <= spec.max_position_embeddings:
+    if not 0 < context <= spec.context_limit:
         raise UserError(
-            f"a context of {context} tokens, where the model takes 1 to {spec.max_position_embeddings}",
+            f"a context of {context} tokens, where the model takes 1 to {spec.context_limit}",
             mend="choose another --context",
         )
     return Costs(
@@ -41,4 +41,4 @@ def costs(spec: DecoderSpec, context: int, dtype: str) -> Costs:
 
 def usual_context(*specs: DecoderSpec) -> int:
     """The context to compare models at where none is asked for: 2048 tokens, or what all of them can take."""
-    return min(2048, *(spec.max_position_embeddings for spec in specs))
+    return min(2048, *(spec.context_limit for spec in specs))

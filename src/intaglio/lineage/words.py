@@ -110,7 +110,7 @@ def embeddings_in_words(spec: DecoderSpec) -> str:
         words.append(f"scaled by {spec.embedding_scale:.4g}")
     if spec.positions:
         words.append(f"{spec.positions.kind} positions")
-    words.append(f"up to {spec.max_position_embeddings:,} long")
+    words.append(f"up to {spec.context_limit:,} long")
     words.append("tied to the output" if spec.tie_embeddings else "an output matrix of its own")
     return ", ".join(words)
 

@@ -31,6 +31,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden_size, kv_size, bias=spec.bias.k)
         self.v_proj = nn.Linear(hidden_size, kv_size, bias=spec.bias.v)
         self.o_proj = nn.Linear(q_size, hidden_size, bias=spec.bias.o)
+        self.qkv_proj: nn.Module | None = None  # the first three as one product, where `engine.packed` joins them
+        self.sizes = (q_size, kv_size, kv_size)
         self.q_norm = self.k_norm = None
         if spec.qk_norm:
             self.norm_heads = spec.qk_norm.over == "head"
@@ -47,7 +49,10 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, E) -> queries (B, H, T, D), keys and values (B, K, T, D)"""
-        query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if self.qkv_proj:
+            query, key, value = self.qkv_proj(x).split(self.sizes, dim=-1)
+        else:
+            query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         if self.q_norm and self.k_norm and not self.norm_heads:
             query, key = self.q_norm(query), self.k_norm(key)
         query, key, value = (y.unflatten(-1, (-1, self.width)) for y in (query, key, value))  # (B, T, H, D)

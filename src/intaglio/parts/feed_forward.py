@@ -55,6 +55,7 @@ class FeedForward(nn.Module):
         self.activation = build_activation(spec.activation)
         self.gate_proj = nn.Linear(hidden_size, size, bias=spec.bias) if spec.gated else None
         self.up_proj = nn.Linear(hidden_size, size, bias=spec.bias)
+        self.gate_up_proj: nn.Module | None = None  # both as one product, where `engine.packed` joins them
         self.down_proj = nn.Linear(size, hidden_size, bias=spec.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,6 +64,7 @@ class FeedForward(nn.Module):
 
     def inner(self, x: Tensor) -> Tensor:
         """(..., E) -> (..., I)"""
-        if self.gate_proj is None:
+        if self.gate_proj is None and self.gate_up_proj is None:
             return self.activation(self.up_proj(x))
-        return self.activation(self.gate_proj(x)) * self.up_proj(x)
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1) if self.gate_up_proj else (self.gate_proj(x), self.up_proj(x))
+        return self.activation(gate) * up

@@ -131,9 +131,7 @@ LLAMAS = (
     _llama(
         "yarn-ramp",
         head_dim=32,
-        **_rope(
-            "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=3.5, beta_slow=0.2, truncate=False
-        ),
+        **_rope("yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=3.5, beta_slow=0.2, truncate=False),
     ),
     _llama(
         "llama3",
@@ -181,30 +179,24 @@ QWENS = tuple(
     }.items()
 )
 
-MIXTURES = tuple(
-    Animal(f"{family}-{name}", family, architecture, {**_BASE, **shared, **more})
-    for family, architecture, shared, variants in (
-        (
-            "mixtral",
-            "MixtralForCausalLM",
-            {"num_local_experts": 4},
-            {
-                "two-of-four": {"num_experts_per_tok": 2},
-                "window": {"num_experts_per_tok": 3, "sliding_window": 6, "head_dim": 16},
-            },
-        ),
-        (
-            "qwen3_moe",
-            "Qwen3MoeForCausalLM",
-            {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
-            {
-                "renormalised-one-dense": {"norm_topk_prob": True, "mlp_only_layers": [1]},
-                "raw-weights": {"norm_topk_prob": False, "num_experts_per_tok": 3, "attention_bias": True},
-                "every-second": {"norm_topk_prob": True, "decoder_sparse_step": 2, "num_hidden_layers": 4},
-            },
-        ),
-    )
-    for name, more in variants.items()
+_QWEN_MIXTURE = {**_BASE, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+MIXTURES = (
+    *(
+        Animal(f"mixtral-{name}", "mixtral", "MixtralForCausalLM", {**_BASE, "num_local_experts": 4, **more})
+        for name, more in {
+            "two-of-four": {"num_experts_per_tok": 2},
+            "window": {"num_experts_per_tok": 3, "sliding_window": 6, "head_dim": 16},
+        }.items()
+    ),
+    *(
+        Animal(f"qwen3_moe-{name}", "qwen3_moe", "Qwen3MoeForCausalLM", {**_QWEN_MIXTURE, **more})
+        for name, more in {
+            "renormalised-one-dense": {"norm_topk_prob": True, "mlp_only_layers": [1]},
+            "raw-weights": {"norm_topk_prob": False, "num_experts_per_tok": 3, "attention_bias": True},
+            "every-second": {"norm_topk_prob": True, "decoder_sparse_step": 2, "num_hidden_layers": 4},
+        }.items()
+    ),
 )
 
 _LATENT = {

@@ -1,0 +1,73 @@
+"""Parts in words, the picture of a layer, and units."""
+
+import pytest
+
+from intaglio.lineage import preset
+from intaglio.lineage.units import parse_count, short_bytes, short_count, short_flops
+from intaglio.lineage.words import layer_picture, layers_in_words, parts_in_words
+from intaglio.specs import DecoderSpec
+from tiny_specs import ZOO, block, decoder
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gpt1", "post-LayerNorm, learned, GELU, MHA 12"),
+        ("llama-7b", "pre-RMSNorm, rotary, SwiGLU, MHA 32"),
+        ("gpt3-175b", "pre-LayerNorm, learned, GELU, MHA 96, window 256 in 48/96"),
+        ("deepseek-v3", "pre-RMSNorm, rotary (yarn), SwiGLU MoE 8/256+shared, MLA 128"),
+        ("gemma3-270m", "sandwich-RMSNorm, rotary, GEGLU, MQA 4:1, QK-norm, window 512 in 15/18"),
+        ("olmo2-32b", "residual-RMSNorm, rotary, SwiGLU, GQA 40:8, QK-norm"),
+    ],
+)
+def test_parts_in_words(name: str, words: str) -> None:
+    assert ", ".join(parts_in_words(preset(name).spec)) == words
+
+
+@pytest.mark.parametrize("spec", ZOO.values(), ids=ZOO)
+def test_everything_has_words_and_a_picture(spec: DecoderSpec) -> None:
+    assert all(parts_in_words(spec))
+    assert all(what for _, what in layers_in_words(spec))
+    picture = layer_picture(spec.blocks[0]).splitlines()
+    assert picture[0].startswith("x ─")
+    assert picture[0].endswith("▶")
+
+
+PICTURES = {
+    "post": """\
+x ─┬─────────+─ RMSNorm ─┬──────────+─ RMSNorm ─▶
+   └─ MHA 4 ─┘           └─ SwiGLU ─┘""",
+    "pre": """\
+x ─┬───────────────────+─┬────────────────────+─▶
+   └─ RMSNorm ─ MHA 4 ─┘ └─ RMSNorm ─ SwiGLU ─┘""",
+    "residual": """\
+x ─┬───────────────────+─┬────────────────────+─▶
+   └─ MHA 4 ─ RMSNorm ─┘ └─ SwiGLU ─ RMSNorm ─┘""",
+    "sandwich": """\
+x ─┬─────────────────────────────+─┬──────────────────────────────+─▶
+   └─ RMSNorm ─ MHA 4 ─ RMSNorm ─┘ └─ RMSNorm ─ SwiGLU ─ RMSNorm ─┘""",
+    "parallel": """\
+x ─┬────────────────────+─▶
+   ├─ RMSNorm ─ MHA 4 ──┤
+   └─ RMSNorm ─ SwiGLU ─┘""",
+}
+
+
+@pytest.mark.parametrize("placement", PICTURES)
+def test_the_picture_shows_where_the_norm_stands(placement: str) -> None:
+    assert layer_picture(decoder(block(placement=placement)).blocks[0]) == PICTURES[placement]
+
+
+def test_counts() -> None:
+    assert [short_count(n) for n in (116_534_784, 1_557_611_200, 174_604_259_328)] == ["116.5M", "1557.6M", "174.6B"]
+    assert short_count(999) == "1.0K"
+    assert [parse_count(text) for text in ("117M", "0.49B", "1.3B")] == [117_000_000, 490_000_000, 1_300_000_000]
+
+
+def test_bytes_and_flops() -> None:
+    assert [short_bytes(n) for n in (0, 1023, 1024, 73728, 2**40, 2**60)] == [
+        "0.0 B", "1023.0 B", "1.0 KiB", "72.0 KiB", "1.0 TiB", "1048576.0 TiB",
+    ]  # fmt: skip
+    assert [short_flops(n) for n in (999_000, 250_900_000, 3_400_000_000, 2 * 10**12)] == [
+        "1.0M", "250.9M", "3.4G", "2.0T",
+    ]  # fmt: skip
