@@ -101,6 +101,7 @@ def test_prompts_of_a_file_run_in_batches(run: Run, toy_dir: Path, tmp_path: Pat
         ('{"prompt": 7}', 1, "'prompt' is not text but int"),
         ('{"prompt": null}', 1, "'prompt' is not text but NoneType"),
         ('{"prompt": "a"}\n{"prompt": ""}', 2, "the prompt is empty"),
+        (r'{"prompt": "\ud800"}', 1, "not UTF-8 text"),
     ],
 )
 def test_a_bad_row_is_named(run: Run, toy_dir: Path, tmp_path: Path, content: str, line: int, message: str) -> None:
@@ -155,7 +156,7 @@ def test_what_cannot_be_asked_for(run: Run, toy_dir: Path, arguments: list[str],
         ("gpt2", "gpt2 is a preset: a description without weights; see `intaglio show gpt2`"),
         ("no/such/folder", "unknown model 'no/such/folder'"),
         ("", "unknown model ''"),
-        ("x" * 300, "unknown model"),
+        ("x" * 300, "File name too long"),
     ],
 )
 def test_a_model_that_cannot_run(run: Run, name: str, message: str) -> None:

@@ -44,6 +44,12 @@ def test_an_unknown_name_names_the_nearest() -> None:
         resolve_spec("SmolLM2-135")
 
 
+def test_a_name_like_no_other_does_not_list_them_all() -> None:
+    with pytest.raises(UserError, match="lineage --all") as caught:
+        resolve_spec("?")
+    assert len(str(caught.value)) < 150
+
+
 def test_a_directory_without_config_is_said_to_have_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config\.json"):
         resolve_spec(str(tmp_path))

@@ -35,6 +35,7 @@ def chat(
 ) -> None:
     """Talk to a model; answers stream, the history is kept."""
     from intaglio.engine.sampling_params import SamplingParams
+    from intaglio.text.chat import chat_template_of
 
     params = SamplingParams(
         temperature=temperature,
@@ -48,6 +49,7 @@ def chat(
     )
     opening = _opening(system, load)
     llm = options.load_llm(model, dtype, device, threads)
+    chat_template_of(llm.tokenizer)  # without one no turn can succeed: told now
     print(_HELP, file=sys.stderr)
     _converse(llm, params, opening)
 
@@ -58,10 +60,14 @@ def _opening(system: str | None, load: Path | None) -> list[dict[str, str]]:
     if system:
         raise UserError("the loaded conversation has its own beginning", where="--system")
     from intaglio.files import read_json
+    from intaglio.text.messages import check_messages
 
-    messages = read_json(load)
-    if not isinstance(messages, list):
-        raise UserError("not a list of messages", where=str(load))
+    messages: list[dict[str, str]] = read_json(load)
+    try:
+        if messages != []:  # /save before the first question
+            check_messages(messages)
+    except UserError as error:
+        raise UserError(error.what, where=f"{load}: {error.where}", mend=error.mend) from error
     return messages
 
 
@@ -84,11 +90,17 @@ def _converse(llm: "LLM", params: "SamplingParams", opening: list[dict[str, str]
 
 
 def _read() -> str | None:
-    """The next line, or None at the end of the input."""
+    """The next line, or None at the end of the input.
+
+    Raises:
+        UserError: bytes that are no text.
+    """
     try:
         return input("> " if sys.stdin.isatty() else "")
     except EOFError:
         return None
+    except UnicodeDecodeError as error:
+        raise UserError("not UTF-8 text", where="standard input") from error
 
 
 def _command(line: str, messages: list[dict[str, str]], opening: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -42,7 +42,7 @@ def diff(
     if as_json:
         typer.echo(json.dumps(_as_data(comparison, context, dtype), indent=2, ensure_ascii=False))
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # names are the user's
     if not comparison.differences:
         console.print(f"{old} and {new} are the same model.")
         return

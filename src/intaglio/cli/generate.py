@@ -65,8 +65,26 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
         raise UserError("give a prompt or --file, one of the two", where="generate")
     if file is None:
         assert prompt is not None
-        return [sys.stdin.read() if prompt == "-" else prompt]
+        return [_standard_input() if prompt == "-" else _checked(prompt, "prompt")]
     return list(_read_prompts(file))
+
+
+def _standard_input() -> str:
+    try:
+        return _checked(sys.stdin.read(), "standard input")
+    except UnicodeDecodeError as error:
+        raise UserError("not UTF-8 text", where="standard input") from error
+
+
+def _checked(prompt: str, where: str) -> str:
+    """The prompt, if a tokenizer can take it."""
+    if not prompt:
+        raise UserError("the prompt is empty", where=where, mend="give at least one character")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:  # half a surrogate pair: a byte that is no text, or a broken JSON escape
+        raise UserError("not UTF-8 text", where=where) from error
+    return prompt
 
 
 def _read_prompts(file: Path) -> Iterator[str]:
@@ -88,12 +106,10 @@ def _json_prompt(line: str, where: str) -> str:
         raise UserError("not a JSON object with a 'prompt'", where=where) from error
     if not isinstance(prompt, str):
         raise UserError(f"'prompt' is not text but {type(prompt).__name__}", where=where)
-    return prompt
+    return _checked(prompt, where)
 
 
 def _encode(llm: "LLM", text: str, chat: bool, system: str | None) -> list[int]:
-    if not text:
-        raise UserError("the prompt is empty", mend="give at least one character")
     if not chat:
         return llm.tokenizer.encode(text)
     from intaglio.text.chat import render_chat

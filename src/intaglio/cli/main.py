@@ -47,6 +47,9 @@ def main() -> None:
     except BrokenPipeError:  # the reader has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a full disk, a folder that must not be read: the machine's word for it will do
+        print(f"intaglio: {UserError(error.strerror or str(error), where=str(error.filename or ''))}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _say_usage(error: Any) -> None:

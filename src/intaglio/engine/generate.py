@@ -110,7 +110,7 @@ def _loop(model: Decoder, rows: list[_Row]) -> Iterator[Piece]:
     )
     while True:
         hidden = model.hidden_states(ids, positions, cache)[:, -1]  # (B, E)
-        chosen, log_probs = _choose(model.logits(hidden), rows)
+        chosen, log_probs = _choose(model.logits(hidden).float(), rows)
         for row, token_id, log_prob in zip(rows, chosen.tolist(), log_probs.tolist(), strict=True):
             if not row.finished:
                 yield row.take(token_id, log_prob)

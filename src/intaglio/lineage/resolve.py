@@ -25,8 +25,10 @@ def resolve_spec(name: str) -> tuple[str, DecoderSpec, Preset | None]:
     pulled = _pulled()
     if name in pulled:
         return name, read_directory(pulled[name]), None
-    known = nearest(name.lower(), [*pulled, *(one.name for one in presets())])
-    raise UserError(f"unknown model {name!r}", mend=f"{known} (or give a directory that holds config.json)")
+    close = nearest(name.lower(), [*pulled, *(one.name for one in presets())])
+    if close.startswith("known"):  # all of them: too many for a line
+        close = "`intaglio lineage --all` lists the presets"
+    raise UserError(f"unknown model {name!r}", mend=f"{close} (or give a directory that holds config.json)")
 
 
 def _pulled() -> dict[str, Path]:

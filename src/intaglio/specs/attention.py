@@ -63,6 +63,8 @@ class AttentionSpec(Spec):
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.kv_heads}")
         if self.rope and self.rope.dim and self.head_dim and self.rope.dim > self.head_dim:
             raise ValueError(f"rope.dim {self.rope.dim} is larger than head_dim {self.head_dim}")
+        if self.rope and not self.rope.dim and self.head_dim and self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is not even, which rotary positions need")
         return self
 
     def resolved(self, hidden_size: int) -> "AttentionSpec":
@@ -141,6 +143,12 @@ class LatentAttentionSpec(Spec):
 
     window: None = None
     softcap: None = None
+
+    @model_validator(mode="after")
+    def _one_rotary_width(self) -> "LatentAttentionSpec":
+        if self.rope.dim:
+            raise ValueError(f"rope.dim {self.rope.dim}: qk_rope_head_dim {self.qk_rope_head_dim} says what is turned")
+        return self
 
     def resolved(self, hidden_size: int) -> "LatentAttentionSpec":
         """Itself: every size of latent attention is explicit."""

@@ -29,7 +29,7 @@ def dtype_bytes(dtype: str) -> int:
 class Spec(BaseModel):
     """A piece of a description. Frozen; unknown keys are errors; equal when every field is equal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def plain(self) -> dict[str, Any]:
         """The spec as plain data, defaults left out: what a YAML file or a checkpoint holds."""
@@ -89,25 +89,31 @@ def explain(error: ValidationError, where: str) -> UserError:
     key = ".".join(str(part) for part in _without_tags(path))
     if first["type"] == "extra_forbidden":
         return UserError(f"unknown key {key!r}", where=where, mend=nearest(str(path[-1]), _keys_beside(path)))
+    if first["type"] == "union_tag_invalid":
+        tag, kinds = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "").split(", ")
+        return UserError(f"{key}: unknown kind {tag!r}", where=where, mend=nearest(tag, kinds))
     reason = first["msg"].removeprefix("Value error, ")
     return UserError(f"{key}: {reason}" if key else reason, where=where)
 
 
 def _without_tags(path: list[int | str]) -> list[int | str]:
     """The keys a user wrote: pydantic puts the tag of the chosen class behind a union's key."""
-    tags = {"block", "cycle", *(_kind(cls) for cls in _specs(Spec))}
-    return [part for before, part in zip([None, *path], path, strict=False) if part not in tags or _is_key(before)]
+    return [part for before, part in zip([None, *path], path, strict=False) if not _is_tag(before, part)]
 
 
-def _is_key(before: int | str | None) -> bool:
-    """A name right behind a tag, at the start, or behind an integer with no tag is a key of the user's."""
-    return before is None or before in ("block", "cycle")
+def _is_tag(before: int | str | None, part: int | str) -> bool:
+    """Layers are tagged behind their number, other parts behind their key; what stands first in a layer is a key."""
+    if part in ("block", "cycle"):
+        return isinstance(before, int)
+    tags = {tag for cls in _specs(Spec) for tag in (_kind(cls), cls.__name__)}
+    named = part in tags or str(part).startswith("literal[")
+    return named and isinstance(before, str) and before not in ("block", "cycle")
 
 
 def _keys_beside(path: list[int | str]) -> set[str]:
     """Field names of the class that the last key of `path` was meant for, by the tag before it."""
     classes = _specs(Spec)
-    tagged = [cls for cls in classes if len(path) > 1 and path[-2] in (_kind(cls), _tag(cls))]
+    tagged = [cls for cls in classes if len(path) > 1 and path[-2] in (_kind(cls), _tag(cls), cls.__name__)]
     return {name for cls in tagged or classes for name in cls.model_fields}
 
 

@@ -1,6 +1,7 @@
 """The decoder-only model: GPT-1 to today. A small tree of parts, and what follows from it by arithmetic."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -9,7 +10,7 @@ from intaglio.specs.attention import SelfAttentionSpec
 from intaglio.specs.base import Spec
 from intaglio.specs.feed_forward import FeedForwardLayerSpec
 from intaglio.specs.norm import NormSpec
-from intaglio.specs.position import DynamicScaling, PositionsSpec
+from intaglio.specs.position import DynamicScaling, PositionsSpec, SinusoidalPositionsSpec
 
 __all__ = ["BlockSpec", "CycleSpec", "DecoderSpec", "Placement", "group_blocks"]
 
@@ -25,7 +26,7 @@ class BlockSpec(Spec):
             sandwich: x + norm(f(norm(x))); parallel: x + attention(norm(x)) + feed_forward(norm(x)).
     """
 
-    repeat: int = Field(1, gt=0)
+    repeat: int = Field(1, gt=0, le=10_000)
     norm: NormSpec
     placement: Placement = "pre"
     attention: SelfAttentionSpec
@@ -51,7 +52,7 @@ class BlockSpec(Spec):
 class CycleSpec(Spec):
     """Layers that come in turn: `pattern`, `repeat` times (five local and one global, dense and banded)."""
 
-    repeat: int = Field(1, gt=0)
+    repeat: int = Field(1, gt=0, le=10_000)
     pattern: tuple[BlockSpec, ...] = Field(min_length=1)
 
 
@@ -73,7 +74,7 @@ class DecoderSpec(Spec):
     Attributes:
         positions: added to the embeddings; None where attention is rotary.
         embedding_scale: embeddings are multiplied by it (Gemma: sqrt(hidden_size)).
-        final_norm: after the last layer; None for post-norm models, whose last layer ends in one.
+        final_norm: after the last layer; left out, it is the last layer's own, or None where that ends in one (post).
         tie_embeddings: the output matrix is the embedding matrix.
         logit_softcap: logits become softcap * tanh(logit / softcap) (Gemma 2).
     """
@@ -89,30 +90,26 @@ class DecoderSpec(Spec):
     tie_embeddings: bool = False
     logit_softcap: float | None = Field(None, gt=0)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _default_final_norm(cls, data: Any) -> Any:
-        """A pre-norm stack needs a norm at its end: the last layer's, unless another is given."""
-        if isinstance(data, dict) and "final_norm" not in data and data.get("layers"):
-            last = data["layers"][-1]
-            last = dict(last) if isinstance(last, Spec) else last
-            last = dict(last["pattern"][-1]) if "pattern" in last else last
-            if last.get("placement", "pre") != "post":
-                return {**data, "final_norm": last.get("norm")}
-        return data
-
     @model_validator(mode="after")
     def _write_out(self) -> "DecoderSpec":
         """Fill every size in and put the pattern into its one canonical form, so that equal models are equal."""
+        if isinstance(self.positions, SinusoidalPositionsSpec) and self.hidden_size % 2:
+            raise ValueError(f"hidden_size {self.hidden_size} is not even, which sinusoidal positions need")
         blocks = tuple(
             block.updated(repeat=1, attention=block.attention.resolved(self.hidden_size))
             for entry in self.layers
             for block in _expand(entry)
         )
         object.__setattr__(self, "layers", group_blocks(blocks))
+        if "final_norm" not in self.model_fields_set and blocks[-1].placement != "post":
+            object.__setattr__(self, "final_norm", blocks[-1].norm)  # a straight residual path needs a norm at its end
         return self
 
-    @property
+    def plain(self) -> dict[str, Any]:
+        """As of every spec; `final_norm` is always said, since what it is by default depends on the layers."""
+        return {**super().plain(), "final_norm": self.final_norm.plain() if self.final_norm else None}
+
+    @cached_property
     def blocks(self) -> tuple[BlockSpec, ...]:
         """One entry per layer."""
         return tuple(block for entry in self.layers for block in _expand(entry))
@@ -169,7 +166,8 @@ def _expand(entry: BlockSpec | CycleSpec) -> list[BlockSpec]:
 
 
 def group_blocks(blocks: Sequence[BlockSpec]) -> tuple[BlockSpec | CycleSpec, ...]:
-    """The shortest pattern we find: runs of equal layers, and the cycle that covers most layers from the start."""
+    """One form for all ways to write the same layers: the shortest cycle of runs that comes twice from the start, and
+    what is left, as runs of equal layers."""
     runs = _runs(blocks)
     for period in range(2, 9):
         repeats = _whole_cycles(runs, period)

@@ -108,9 +108,19 @@ class MoESpec(Spec):
             )
         if self.num_experts % self.router.num_groups:
             raise ValueError(f"num_experts {self.num_experts} is not a multiple of num_groups {self.router.num_groups}")
+        self._check_groups(self.num_experts // self.router.num_groups)
         if self.expert.bias or isinstance(self.expert.activation, SwishSpec):
             raise ValueError("experts have no biases and no swish with beta")
         return self
+
+    def _check_groups(self, size: int) -> None:
+        router = self.router
+        if self.num_experts_per_tok > size * router.top_groups:
+            raise ValueError(
+                f"num_experts_per_tok {self.num_experts_per_tok} is more than top_groups {router.top_groups} hold"
+            )
+        if router.group_score == "top2" and router.num_groups > 1 and size < 2:
+            raise ValueError(f"group_score top2 needs two experts a group; num_groups {router.num_groups} leaves one")
 
     def num_parameters(self, hidden_size: int) -> int:
         """All experts, the shared one and the router (its correction bias is a buffer, not a parameter)."""
