@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny_specs import block, decoder
-from toy_gguf import TEMPLATE
-from toy_tokenizers import byte_level
 
 from intaglio.checkpoints.save import save_model
 from intaglio.models.decoder import Decoder
 from intaglio.specs import DecoderSpec
 from intaglio.text.tokenizer import Tokenizer
+from tiny_specs import block, decoder
+from toy_gguf import TEMPLATE
+from toy_tokenizers import byte_level
 
 __all__ = ["ANSWER", "PADDED_VOCAB", "random_model", "save_parrot", "save_toy", "toy_tokenizer"]
 

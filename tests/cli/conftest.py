@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import Ran, Run
-from toy_models import save_parrot, save_toy
 
 from intaglio.cli.main import main
+from running import Ran, Run
+from toy_models import save_parrot, save_toy
 
 
 @pytest.fixture

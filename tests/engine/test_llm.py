@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_gguf import write_llama
-from toy_models import ANSWER, PADDED_VOCAB
 
 from intaglio import LLM, SamplingParams
 from intaglio.engine.llm import Timing
 from intaglio.errors import UserError
 from intaglio.text.chat import render_chat
+from toy_gguf import write_llama
+from toy_models import ANSWER, PADDED_VOCAB
 
 ASK = [{"role": "user", "content": "hello"}]
 

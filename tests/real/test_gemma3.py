@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.real, pytest.mark.prove]
 NEW = 40
 SHORT = "The three primary colours are"
 LONG = (
-    " ".join(f"In the year {1000 + 7 * i}, the town had {31 * i % 97} bakers and {13 * i % 41} smiths." for i in range(32))
+    " ".join(
+        f"In the year {1000 + 7 * i}, the town had {31 * i % 97} bakers and {13 * i % 41} smiths." for i in range(32)
+    )
     + " In the year"
 )
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import shared_home
 from filelock import FileLock
-from reference import Reference
 
+from conftest import shared_home
 from intaglio import LLM
 from intaglio.checkpoints.convert import convert_gguf
 from intaglio.checkpoints.pull import pull
+from reference import Reference
 
 pytestmark = [pytest.mark.real, pytest.mark.prove]
 

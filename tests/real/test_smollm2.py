@@ -1,14 +1,13 @@
 """SmolLM2-135M-Instruct: real weights, our code, and transformers on the same directory as the judge."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from reference import Reference
 
 from intaglio import LLM, SamplingParams
 from intaglio.text.chat import render_chat
+from reference import Reference
 
 pytestmark = pytest.mark.real
 
@@ -34,8 +33,8 @@ def llm(smollm2_dir: Path) -> LLM:
 
 
 @pytest.fixture(scope="module")
-def reference(smollm2_dir: Path) -> Iterator[Reference]:
-    yield Reference(smollm2_dir)
+def reference(smollm2_dir: Path) -> Reference:
+    return Reference(smollm2_dir)
 
 
 def greedy(count: int = NEW) -> SamplingParams:

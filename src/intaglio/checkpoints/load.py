@@ -4,7 +4,8 @@ Peak memory is about one copy of the weights in the dtype asked for.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from intaglio.checkpoints.maps import MAPS
 from intaglio.checkpoints.sources import SafetensorsSource, TensorSource
 from intaglio.checkpoints.weight_map import Link, links_of, their_shapes
 from intaglio.errors import UserError, nearest
-from intaglio.files import read_json
 from intaglio.models.decoder import Decoder
-from intaglio.specs.families import read_config
+from intaglio.specs.families import load_config, read_config
 
 __all__ = ["DTYPES", "fill", "load_directory", "load_gguf", "load_source"]
 
@@ -26,7 +26,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 # Buffers that older files hold and that follow from the config; and prefixes that wrappers leave behind.
 _DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(attention\.)?(masked_)?bias|attention\.(masked_)?bias)$")
-_WRAPPERS = ("_orig_mod.", "module.")
+_TIED_HEADS = ("lm_head.weight", "embed_out.weight")
 
 
 def load_directory(path: Path, dtype: str | None = None, device: str = "cpu") -> Decoder:
@@ -40,7 +40,7 @@ def load_directory(path: Path, dtype: str | None = None, device: str = "cpu") ->
     Raises:
         UserError: config or weights missing, not understood, corrupt, left over or of the wrong shape.
     """
-    config = read_json(path / "config.json")
+    config = load_config(path)
     return load_source(config, SafetensorsSource(path), str(path / "config.json"), dtype, device)
 
 
@@ -60,31 +60,42 @@ def load_source(
     """The model that `config` describes, with the weights of `source`; `where` is what to call the config."""
     spec = read_config(config, where)
     name = dtype or config.get("dtype") or config.get("torch_dtype") or "float32"
-    if name not in DTYPES:
+    if not isinstance(name, str) or name not in DTYPES:
         raise UserError(f"unknown dtype {name!r}", where=where, mend=nearest(str(name), DTYPES))
     with torch.device("meta"):
         model = Decoder(spec)
-    fill(model, source, MAPS.get(config["model_type"]), DTYPES[name], torch.device(device))
+    skipped = config.get("num_nextn_predict_layers") or 0  # DeepSeek's multi-token prediction, behind the last layer
+    fill(model, source, MAPS.get(config["model_type"]), DTYPES[name], torch.device(device), skipped)
     return model.eval()
 
 
 def fill(
-    model: Decoder, source: TensorSource, rules: Any, dtype: torch.dtype, device: torch.device | None = None
+    model: Decoder,
+    source: TensorSource,
+    rules: Any,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+    skipped_layers: int = 0,
 ) -> None:
     """Gives `model` (on the meta device) the weights of `source`, after checking every name and shape.
 
+    `skipped_layers` layers behind the model's last may be left over.
+
     Raises:
-        UserError: a tensor is missing, left over or of the wrong shape; names it, and both shapes.
+        UserError: a tensor is missing, left over or of the wrong shape; names it, and both shapes. Or a tied model's
+            file holds an output matrix that is not the embedding matrix.
     """
     links = links_of(model, rules)
     wanted = their_shapes(model, links, model.spec)
     found = _match(source, wanted)
-    _check(found, source.shapes(), wanted, source.where, _ignored(model, found))
+    _check(found, source.shapes(), wanted, source.where, _ignored(model, found, skipped_layers))
     for link in links:
         _fill_one(
             model, link, [source.tensor(found[name], _stored_dtype(model, link, dtype)) for name in link.theirs], device
         )
     model.tie_weights()
+    if model.spec.tie_embeddings:
+        _check_tied(model, source, found)
 
 
 def _match(source: TensorSource, wanted: dict[str, Any]) -> dict[str, str]:
@@ -92,18 +103,16 @@ def _match(source: TensorSource, wanted: dict[str, Any]) -> dict[str, str]:
     bases = {name.split(".", 1)[0] for name in wanted}
     found = {}
     for name in source.shapes():
-        bare = name
-        for wrapper in _WRAPPERS:
-            bare = bare.removeprefix(wrapper)
+        bare = name.replace("_orig_mod.", "").removeprefix("module.")
         based = [f"{base}.{bare}" for base in bases if f"{base}.{bare}" in wanted]
         found[bare if bare in wanted or not based else based[0]] = name
     return found
 
 
-def _ignored(model: Decoder, found: dict[str, str]) -> set[str]:
-    """Tensors that may be left over: derived buffers, a tied head, layers of multi-token prediction behind the last."""
-    beyond = tuple(f"model.layers.{model.spec.num_layers + extra}." for extra in range(4))
-    tied = {"lm_head.weight", "embed_out.weight"} if model.spec.tie_embeddings else set()
+def _ignored(model: Decoder, found: dict[str, str], skipped_layers: int) -> set[str]:
+    """Tensors that may be left over: derived buffers, a tied head, layers to skip behind the last."""
+    beyond = tuple(f"model.layers.{model.spec.num_layers + extra}." for extra in range(skipped_layers))
+    tied = _TIED_HEADS if model.spec.tie_embeddings else ()
     return {name for name in found if _DERIVED.search(name) or name in tied or name.startswith(beyond)}
 
 
@@ -116,9 +125,7 @@ def _check(
 ) -> None:
     for name, shape in wanted.items():
         if name not in found:
-            raise UserError(
-                f"tensor {name!r} is missing", where=where, mend=nearest(name, set(found) - set(wanted) or found)
-            )
+            raise UserError(f"tensor {name!r} is missing", where=where, mend=_instead(name, set(found) - set(wanted)))
         if shapes[found[name]] != shape:
             what = f"tensor {name!r} has shape {list(shapes[found[name]])}, the config asks for {list(shape)}"
             raise UserError(what, where=where)
@@ -127,6 +134,20 @@ def _check(
         name = left_over[0]
         what = f"tensor {name!r} of shape {list(shapes[found[name]])} is left over ({len(left_over)} in all)"
         raise UserError(what, where=where, mend="the config does not describe these weights")
+
+
+def _instead(name: str, left_over: Collection[str]) -> str:
+    """What may have been meant by a name that is missing."""
+    close = get_close_matches(name, left_over, n=1) or sorted(left_over)[:1]
+    return f"there is {close[0]!r}, which the config does not describe" if close else ""
+
+
+def _check_tied(model: Decoder, source: TensorSource, found: dict[str, str]) -> None:
+    embedding = model.embed_tokens.weight
+    for name in _TIED_HEADS:
+        if name in found and not torch.equal(source.tensor(found[name], embedding.dtype).to(embedding.device), embedding):
+            what = f"tensor {name!r} differs from the embeddings, though the config ties the two"
+            raise UserError(what, where=source.where, mend="set tie_word_embeddings to false, or remove the tensor")
 
 
 def _stored_dtype(model: nn.Module, link: Link, dtype: torch.dtype) -> torch.dtype:

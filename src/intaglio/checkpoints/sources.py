@@ -53,6 +53,9 @@ class SafetensorsSource:
 
     def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
         stored: Tensor = self._files[name].get_tensor(name)
+        if not stored.is_floating_point():
+            what = f"tensor {name!r} holds {str(stored.dtype).removeprefix('torch.')}, not floating-point numbers"
+            raise UserError(what, where=self.where, mend="quantised safetensors are not supported")
         return stored.to(dtype, copy=True)  # the file is mapped: a copy is aligned and outlives it
 
 
@@ -76,10 +79,10 @@ def _shards(directory: Path, index: Path) -> list[Path]:
         raise UserError("no 'weight_map' in the index", where=str(index))
     shards = [directory / name for name in sorted(set(names.values()))]
     for shard in shards:
-        if shard.resolve().parent != directory.resolve() and ".." in Path(shard.name).parts:
+        if shard.parent != directory or shard.name == "..":
             raise UserError(f"shard outside the directory: {shard}", where=str(index))
-        if not shard.exists():
-            raise UserError(f"shard {shard.name} is missing", where=str(index), mend="fetch the model again")
+        if not shard.is_file():
+            raise UserError(f"shard {shard.name!r} is missing", where=str(index), mend="fetch the model again")
     return shards
 
 

@@ -91,7 +91,9 @@ class ContiguousCache:
             return memory.read(min(self.used, memory.slots))
         old_keys, old_values = memory.read(min(self._start, memory.slots))
         keys = torch.cat((old_keys, key), dim=2)  # before the ring is written over
-        values = value if isinstance(value, int) else torch.cat((old_values, value), dim=2)  # type: ignore[list-item]
+        values = value
+        if isinstance(value, Tensor) and isinstance(old_values, Tensor):
+            values = torch.cat((old_values, value), dim=2)
         memory.write(self._start, key, value)
         return keys, values
 

@@ -21,17 +21,19 @@ class PackedLinear(nn.Module):
 
     def __init__(self, *linears: nn.Linear) -> None:
         super().__init__()
-        biases = [
-            linear.bias if linear.bias is not None else linear.weight.new_zeros(linear.out_features)
-            for linear in linears
-        ]
-        self.bias = torch.cat(biases).detach() if any(linear.bias is not None for linear in linears) else None
-        weight = torch.cat([linear.weight for linear in linears]).detach()
+        weight = torch.cat([linear.weight.detach() for linear in linears])
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, 1)
+        self.bias = (
+            torch.cat([_bias(linear) for linear in linears]) if any(one.bias is not None for one in linears) else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out), the outputs of several linears one behind the other"""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+
+
+def _bias(linear: nn.Linear) -> Tensor:
+    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
 
 
 def can_pack(model: Decoder) -> bool:

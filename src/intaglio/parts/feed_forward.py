@@ -64,7 +64,10 @@ class FeedForward(nn.Module):
 
     def inner(self, x: Tensor) -> Tensor:
         """(..., E) -> (..., I)"""
-        if self.gate_proj is None and self.gate_up_proj is None:
+        if self.gate_up_proj:
+            gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        elif self.gate_proj:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        else:
             return self.activation(self.up_proj(x))
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1) if self.gate_up_proj else (self.gate_proj(x), self.up_proj(x))
         return self.activation(gate) * up

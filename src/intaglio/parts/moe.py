@@ -94,7 +94,8 @@ class MixtureOfExperts(nn.Module):
 
 def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Rows of x (rows, in) up to `ends[i]`, from `ends[i-1]`, times weight[i] (out, in) -> (rows, out)."""
-    if x.dtype == torch.bfloat16:  # the one dtype in which the fused product runs on every device
+    aligned = x.shape[1] % 8 == 0 and weight.shape[1] % 8 == 0  # the fused product wants rows of whole 16 bytes
+    if x.dtype == torch.bfloat16 and aligned:  # and this is the one dtype it takes on every device
         return F.grouped_mm(x, weight.mT, offs=ends)
     parts = x.tensor_split(ends[:-1].cpu().long())
     return torch.cat([F.linear(part, matrix) for part, matrix in zip(parts, weight, strict=True)])

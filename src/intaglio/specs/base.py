@@ -43,7 +43,8 @@ class Spec(BaseModel):
 
     def updated(self, **changes: Any) -> Self:
         """A validated copy with `changes` to its fields."""
-        return type(self).model_validate({**dict(self), **changes})
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_validate({**fields, **changes})
 
 
 def load_yaml(path: Path) -> Any:

@@ -17,7 +17,7 @@ from intaglio.specs.base import explain, validate
 from intaglio.specs.decoder import DecoderSpec
 from intaglio.specs.families.config import CannotExpress, Config
 
-__all__ = ["FAMILIES", "OWN_TYPE", "config_of", "read_config", "read_directory"]
+__all__ = ["FAMILIES", "OWN_TYPE", "config_of", "load_config", "read_config", "read_directory"]
 
 OWN_TYPE = "intaglio"
 
@@ -58,11 +58,19 @@ def read_directory(path: Path) -> DecoderSpec:
     Raises:
         UserError: no such file, not JSON, or a config that we do not understand exactly.
     """
-    file = path / "config.json"
-    data = read_json(file)
+    return read_config(load_config(path), str(path / "config.json"))
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """The `config.json` of a model directory.
+
+    Raises:
+        UserError: no such file, or not a JSON object.
+    """
+    data = read_json(path / "config.json")
     if not isinstance(data, dict):
-        raise UserError("not a JSON object", where=str(file))
-    return read_config(data, str(file))
+        raise UserError("not a JSON object", where=str(path / "config.json"))
+    return data
 
 
 def read_config(data: dict[str, Any], where: str = "config.json") -> DecoderSpec:
@@ -75,9 +83,10 @@ def read_config(data: dict[str, Any], where: str = "config.json") -> DecoderSpec
     if model_type == OWN_TYPE:
         spec: DecoderSpec = validate(DecoderSpec, data.get("spec"), where)
         return spec
-    if model_type not in FAMILIES:
-        architectures = ", ".join(map(str, data.get("architectures") or []))
-        what = f"unknown architecture: model_type {model_type!r}{f' ({architectures})' if architectures else ''}"
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        architectures = data.get("architectures")
+        named = f" ({', '.join(map(str, architectures))})" if isinstance(architectures, list) and architectures else ""
+        what = f"unknown architecture: model_type {model_type!r}{named}"
         raise UserError(what, where=where, mend=nearest(str(model_type), FAMILIES))
     return _read(_family(model_type), data, where)
 

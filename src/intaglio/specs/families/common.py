@@ -51,7 +51,7 @@ def rms_norm(config: Config, *, unit_offset: bool = False) -> RMSNormSpec:
 
 def head_dim_of(config: Config) -> int:
     """`head_dim`, or what follows from the width."""
-    width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    width, heads = config.integer("hidden_size"), config.positive("num_attention_heads")
     return int(config.integer("head_dim", None) or width // heads)
 
 
@@ -81,9 +81,9 @@ def read_gated(
 def read_windows(config: Config) -> list[int | None]:
     """The window of each layer, from `layer_types` and `sliding_window`."""
     count, window = config.integer("num_hidden_layers"), config.integer("sliding_window", None)
-    kinds = config.raw("layer_types", ["full_attention"] * count)
+    kinds = config.sequence("layer_types", ["full_attention"] * count)
     table = {"full_attention": None, "sliding_attention": window}
-    if len(kinds) != count or set(kinds) - set(table):
+    if len(kinds) != count or any(kind not in list(table) for kind in kinds):
         config.expect("layer_types", default=kinds)
     return [table[kind] for kind in kinds]
 

@@ -1,5 +1,6 @@
 """A `config.json` while it is read: every key is asked for, and what nobody asked for is an error."""
 
+import math
 from typing import Any, TypeVar
 
 from intaglio.errors import UserError, nearest
@@ -12,13 +13,13 @@ _MISSING = object()
 _SILENT = frozenset(
     """_attn_implementation _attn_implementation_autoset _flash_attn_2_enabled _name_or_path add_bos_token add_eos_token
     architectures attention_dropout attn_pdrop attention_probs_dropout_prob auto_map aux_loss_alpha bos_token_id
-    chunk_size_feed_forward classifier_dropout dtype embd_pdrop embed_dropout eos_token_id ep_size finetuning_task
+    cache_implementation chunk_size_feed_forward classifier_dropout dtype embd_pdrop embed_dropout eos_token_id ep_size finetuning_task
     gradient_checkpointing hidden_dropout id2label initializer_range is_decoder is_encoder_decoder is_llama_config
-    keys_to_ignore_at_inference label2id max_length model_type num_labels output_attentions output_hidden_states
-    output_router_logits pad_token_id predict_special_tokens pretraining_tp problem_type
+    keys_to_ignore_at_inference label2id max_length model_type n_special num_labels output_attentions
+    output_hidden_states output_past output_router_logits pad_token_id predict_special_tokens pretraining_tp problem_type
     resid_dropout resid_pdrop return_dict router_jitter_noise seq_aux summary_activation summary_first_dropout
     summary_proj_to_labels summary_type summary_use_proj task_specific_params tokenizer_class torch_dtype
-    torchscript transformers.js_config transformers_version unk_token_id use_cache use_return_dict n_ctx
+    torchscript transformers.js_config transformers_version unk_token_id unsloth_fixed unsloth_version use_cache use_return_dict n_ctx
     num_nextn_predict_layers""".split()
 )
 
@@ -76,9 +77,27 @@ class Config:
         value: bool = self._typed(key, default, bool, "true or false")
         return value
 
+    def positive(self, key: str, default: Any = _MISSING) -> Any:
+        """A number above zero."""
+        value = self.number(key, default)
+        if value is not default and value <= 0:
+            raise UserError(f"{key!r} must be above zero, not {value!r}", where=self.where)
+        return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """A JSON object; an empty one where there is none."""
+        value: dict[str, Any] = self._typed(key, {}, dict, "a JSON object")
+        return value
+
+    def sequence(self, key: str, default: Any = _MISSING) -> list[Any]:
+        """A JSON list."""
+        value: list[Any] = self._typed(key, default, list, "a list")
+        return value
+
     def _typed(self, key: str, default: Any, kind: Any, name: str) -> Any:
         value = self.raw(key, default)
         wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+        wrong = wrong or (isinstance(value, float) and not math.isfinite(value))
         if value is not default and wrong:
             raise UserError(f"{key!r} must be {name}, not {value!r}", where=self.where)
         return value
@@ -101,7 +120,7 @@ class Config:
             UserError: the value is not in the table; names it and the nearest that is.
         """
         name = self.raw(key) if default is None else self.raw(key, default)
-        if name not in table:
+        if not isinstance(name, str) or name not in table:
             raise UserError(f"unsupported value {key} = {name!r}", where=self.where, mend=nearest(str(name), table))
         return table[name]
 

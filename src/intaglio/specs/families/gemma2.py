@@ -28,7 +28,7 @@ def read_gemma_attention(config: Config, **more: Any) -> AttentionSpec:
     bias = config.flag("attention_bias", False)
     return common.read_attention(
         config,
-        scale=config.number("query_pre_attn_scalar") ** -0.5,
+        scale=config.positive("query_pre_attn_scalar") ** -0.5,
         softcap=config.number("attn_logit_softcapping", None),
         bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias),
         **more,

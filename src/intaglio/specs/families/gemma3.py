@@ -34,10 +34,11 @@ def _windows(config: Config) -> list[int | None]:
 
 def _ropes(config: Config) -> tuple[RotarySpec, RotarySpec]:
     """(windowed layers, full layers): scaling is for the full ones only."""
-    newer = config.raw("rope_parameters", {})
-    local = {"rope_theta": config.number("rope_local_base_freq", 10000.0), **newer.get("sliding_attention", {})}
-    full = {"rope_theta": config.number("rope_theta", 1e6), **config.raw("rope_scaling", {})}
-    full |= newer.get("full_attention", {})
+    newer = Config(config.mapping("rope_parameters"), config.where)
+    local = {"rope_theta": config.number("rope_local_base_freq", 10000.0), **newer.mapping("sliding_attention")}
+    full = {"rope_theta": config.number("rope_theta", 1e6), **config.mapping("rope_scaling")}
+    full |= newer.mapping("full_attention")
+    newer.finish()
     head_dim = common.head_dim_of(config)
     return rope_of(local, config, head_dim), rope_of(full, config, head_dim)
 

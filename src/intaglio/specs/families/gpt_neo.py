@@ -36,10 +36,18 @@ def _windows(config: Config) -> list[int | None]:
     config.raw("attention_layers", None)
     window = config.integer("window_size", 256)
     table = {"global": None, "local": window}
-    kinds = [kind for pattern, repeats in config.raw("attention_types") for kind in list(pattern) * repeats]
-    if set(kinds) - set(table) or len(kinds) != config.integer("num_layers"):
+    patterns = [pair for pair in config.sequence("attention_types") if _is_pattern(pair)]
+    kinds = [kind for pattern, repeats in patterns for kind in pattern * repeats]
+    if len(patterns) < len(config.sequence("attention_types")) or len(kinds) != config.integer("num_layers"):
         config.expect("attention_types")
     return [table[kind] for kind in kinds]
+
+
+def _is_pattern(pair: Any) -> bool:
+    match pair:
+        case [list(kinds), int()]:
+            return all(kind in ("global", "local") for kind in kinds)
+    return False
 
 
 def write(spec: DecoderSpec) -> dict[str, Any]:

@@ -13,6 +13,7 @@ ARCHITECTURE = "Qwen2ForCausalLM"
 
 
 def read(config: Config) -> DecoderSpec:
+    config.expect("use_mrope", False)
     bias = ProjectionBias(q=True, k=True, v=True)
     return read_with(config, bias=bias)
 

@@ -24,7 +24,7 @@ def read(config: Config) -> DecoderSpec:
         bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias),
     )
     dense, mixture = common.read_gated(config), _mixture(config)
-    step, dense_layers = config.integer("decoder_sparse_step", 1), config.raw("mlp_only_layers", [])
+    step, dense_layers = config.positive("decoder_sparse_step", 1), config.sequence("mlp_only_layers", [])
     blocks = [
         BlockSpec(
             norm=norm,

@@ -1,5 +1,6 @@
 """Rotary positions in a `config.json`: the older `rope_theta` + `rope_scaling`, and the newer `rope_parameters`."""
 
+import math
 from typing import Any
 
 from intaglio.errors import UserError
@@ -30,9 +31,9 @@ def read_rope(
         partial: the share of the head that is turned, when the file gives none.
         theta_key: the family's older name of the base.
     """
-    older = {"rope_theta": config.number(theta_key, theta), **config.raw("rope_scaling", {})}
+    older = {"rope_theta": config.number(theta_key, theta), **config.mapping("rope_scaling")}
     older["partial_rotary_factor"] = config.number("partial_rotary_factor", partial)
-    return rope_of({**older, **config.raw("rope_parameters", {})}, config, head_dim)
+    return rope_of({**older, **config.mapping("rope_parameters")}, config, head_dim)
 
 
 def rope_of(parameters: dict[str, Any], config: Config, head_dim: int) -> RotarySpec:
@@ -42,12 +43,19 @@ def rope_of(parameters: dict[str, Any], config: Config, head_dim: int) -> Rotary
         UserError: a rope type or a parameter we do not know; names it.
     """
     rest = {key: value for key, value in parameters.items() if value is not None}
+    _only_numbers(rest, config)
     kind = rest.pop("rope_type", rest.pop("type", "default"))
     rest.pop("type", None)
     theta = float(rest.pop("rope_theta"))
     turned = int(head_dim * rest.pop("partial_rotary_factor", 1.0))
     scaling = _scaling(kind, rest, config)
     return RotarySpec(theta=theta, dim=None if turned == head_dim else turned, scaling=scaling)
+
+
+def _only_numbers(rest: dict[str, Any], config: Config) -> None:
+    for key, value in rest.items():
+        if key not in ("rope_type", "type") and not (isinstance(value, int | float) and math.isfinite(value)):
+            raise UserError(f"rope parameter {key!r} must be a number, not {value!r}", where=config.where)
 
 
 def _scaling(kind: str, rest: dict[str, Any], config: Config) -> RotaryScaling | None:

@@ -38,7 +38,7 @@ class Reference:
         prompt = torch.tensor([ids])
         options = {"do_sample": False, "repetition_penalty": 1.0, "max_new_tokens": new_tokens, "pad_token_id": 0}
         made = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
-        return made[0, len(ids) :].tolist()  # type: ignore[no-any-return]
+        return made[0, len(ids) :].tolist()
 
     def rendered(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[str, list[int]]:
         """A conversation as text and as ids."""

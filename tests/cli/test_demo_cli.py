@@ -1,0 +1,61 @@
+"""`intaglio demo`: everything from the pull to the conversation, on a toy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from running import Run
+from toy_models import ANSWER, save_parrot
+
+
+@pytest.fixture(scope="module")
+def patient_parrot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A parrot whose context holds the demo's conversation."""
+    return save_parrot(tmp_path_factory.mktemp("models") / "parrot", context=512)
+
+
+@pytest.fixture(autouse=True)
+def pulled(patient_parrot: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Pulls nothing; the names that were asked for."""
+    names: list[str] = []
+
+    def pull(name: str, *, say: Callable[[str], None], progress: bool) -> Path:
+        names.append(name)
+        say("licence: none")
+        return patient_parrot
+
+    monkeypatch.setattr("intaglio.checkpoints.pull.pull", pull)
+    return names
+
+
+def test_it_pulls_shows_answers_and_talks(run: Run, pulled: list[str]) -> None:
+    ran = run("demo")
+    assert ran.status == 0
+    assert pulled == ["smollm2-135m-instruct"]
+    assert "licence: none" in ran.err
+    assert "1 layers of 320 features" in ran.err
+    assert ran.err.count(ANSWER) == 4
+    assert "> What is the capital of France?" in ran.err
+    assert ran.err.index("a conversation of two turns") < ran.err.index("> My name is Ada")
+    first, second = ran.out.strip().splitlines()
+    assert first.startswith("56 tokens in 4 answers at ")
+    assert "tokens/s" in first
+    assert second.endswith("intaglio chat smollm2-135m-instruct")
+
+
+def test_json_has_every_turn(run: Run) -> None:
+    report = json.loads(run("demo", "--json").out)
+    assert [turn["answer"] for turn in report["turns"]] == [ANSWER] * 4
+    assert report["turns"][0]["question"] == "What is the capital of France?"
+    *_, third, fourth = (turn["prompt_tokens"] for turn in report["turns"])
+    assert fourth > third + 14  # the second turn remembers the first
+    assert report["tokens_per_second"] > 0
+    assert report["peak_memory_bytes"] > 0
+
+
+def test_answers_are_as_long_as_asked(run: Run) -> None:
+    report = json.loads(run("demo", "--json", "--max-tokens", 3).out)
+    assert [turn["new_tokens"] for turn in report["turns"]] == [3] * 4
+    assert "'--max-tokens'" in run("demo", "--max-tokens", 0).refusal
