@@ -1,73 +1,70 @@
-"""Tiny models in whole directories, for tests that generate: one of random weights, and one that says what it is told.
+"""Tiny models of ours on disk, and ways to spoil what was written."""
 
-Both have the byte-level tokenizer of `toy_tokenizers`, a ChatML template, and a vocabulary padded beyond the
-tokenizer's, as many real models have.
-"""
-
-from itertools import pairwise
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from intaglio.checkpoints.save import save_model
+from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
-from intaglio.specs import DecoderSpec
-from intaglio.text.tokenizer import Tokenizer
-from tiny_specs import block, decoder
-from toy_gguf import TEMPLATE
-from toy_tokenizers import byte_level
+from intaglio.specs.families import read_config
 
-__all__ = ["ANSWER", "PADDED_VOCAB", "random_model", "save_parrot", "save_toy", "toy_tokenizer"]
+__all__ = ["LLAMA_CONFIG", "change_config", "change_tensors", "toy_model", "user_error", "write_toy"]
 
-PADDED_VOCAB = 320
-ANSWER = "QUICK BROWNé"
-"""What the parrot answers; no token occurs twice, and the last letter takes two."""
-
-
-def toy_tokenizer(**config: Any) -> Tokenizer:
-    """The tokenizer; `<|im_end|>` ends a text, and `<|endoftext|>` too."""
-    names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>", **config}
-    return Tokenizer(byte_level(), names, chat_templates=TEMPLATE, eos_token_ids=[0])
+LLAMA_CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+}
 
 
-def random_model(spec: DecoderSpec, seed: int = 0) -> Decoder:
-    """A model whose likeliest tokens are no near ties."""
-    torch.set_num_threads(1)
-    dice = torch.Generator().manual_seed(seed)
-    model = Decoder(spec).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                weight.normal_(0, 0.3, generator=dice)
+def toy_model(**changes: Any) -> Decoder:
+    """A llama of two layers, or what `changes` to its config make of it; random weights, large enough to matter."""
+    torch.manual_seed(0)
+    model = Decoder(read_config({**LLAMA_CONFIG, **changes})).eval()
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.2
     return model
 
 
-def save_toy(path: Path, *, context: int = 256) -> Path:
-    """A LLaMA of two layers with random weights."""
-    layer = block(repeat=2, attention={"num_heads": 4, "num_kv_heads": 2, "rope": {}})
-    spec = decoder(layer, vocab_size=PADDED_VOCAB, max_position_embeddings=context)
-    save_model(random_model(spec), path, toy_tokenizer(), {"eos_token_id": [2, 0]})
-    return path
+def write_toy(directory: Path, **changes: Any) -> Decoder:
+    """Saves a toy model there and returns it."""
+    model = toy_model(**changes)
+    save_model(model, directory)
+    return model
 
 
-def save_parrot(path: Path, *, context: int = 96, answer: str = ANSWER) -> Path:
-    """A LLaMA whose every token has one successor: what follows a line break is `answer`, then the end of the turn.
+def change_config(directory: Path, **changes: Any) -> None:
+    """Sets keys of `config.json`; a value of `...` removes the key."""
+    file = directory / "config.json"
+    config = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
 
-    Its one layer adds nothing, its embeddings are the unit vectors, and its output matrix is the table of successors.
-    """
-    tokenizer = toy_tokenizer()
-    layer = block(feed_forward={"intermediate_size": 4, "activation": "silu", "gated": True})
-    size = PADDED_VOCAB
-    model = Decoder(decoder(layer, vocab_size=size, hidden_size=size, max_position_embeddings=context)).eval()
-    chain = [*tokenizer.encode("\n"), *tokenizer.encode(answer), *tokenizer.encode("<|im_end|>")]
-    assert len(set(chain)) == len(chain), "a token has one successor"
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                weight.zero_()
-        model.embed_tokens.weight.copy_(torch.eye(size))
-        for token, following in pairwise(chain):
-            model.lm_head.weight[following, token] = 10.0
-    save_model(model, path, tokenizer, {"eos_token_id": [2, 0]})
-    return path
+
+def change_tensors(directory: Path, **changes: Tensor | None) -> None:
+    """Sets tensors of `model.safetensors`, `__` in a keyword standing for a dot; None removes one."""
+    file = directory / "model.safetensors"
+    tensors: dict[str, Any] = {**load_file(file), **{key.replace("__", "."): t for key, t in changes.items()}}
+    save_file({key: tensor for key, tensor in tensors.items() if tensor is not None}, file, {"format": "pt"})
+
+
+@contextmanager
+def user_error(*words: str) -> Iterator[None]:
+    """Expects a `UserError` of one line that names every one of `words`."""
+    with pytest.raises(UserError) as caught:
+        yield
+    line = str(caught.value)
+    assert "\n" not in line, line
+    assert not [word for word in words if word not in line], line

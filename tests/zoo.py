@@ -48,7 +48,7 @@ class Pair:
     """A model of transformers', the directory it wrote, and what our reader makes of that."""
 
     animal: Animal
-    theirs: nn.Module
+    theirs: Any
     directory: Path
 
     @cached_property
@@ -59,7 +59,7 @@ class Pair:
 PairOf = Callable[[str], Pair]
 
 
-def build(animal: Animal, seed: int = 0) -> nn.Module:
+def build(animal: Animal, seed: int = 0) -> Any:
     """transformers' model of `animal`, its weights random; scores computed in full (eager), since SDPA drops caps."""
     torch.manual_seed(seed)
     tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}  # a pad id would have no gradient over there
@@ -93,6 +93,7 @@ _BASE = {
     "num_key_value_heads": 2,
     "max_position_embeddings": LENGTH,
 }
+_QWEN_MIXTURE = {**_BASE, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
 def _rope(kind: str, theta: float = 10000.0, **more: Any) -> dict[str, Any]:
@@ -105,6 +106,19 @@ def _older_rope(kind: str, theta: float, **more: Any) -> dict[str, Any]:
 
 def _llama(name: str, older: dict[str, Any] | None = None, **more: Any) -> Animal:
     return Animal(f"llama-{name}", "llama", "LlamaForCausalLM", {**_BASE, **more}, older or {})
+
+
+def _qwen(name: str, **more: Any) -> Animal:
+    family = name.split("-")[0]
+    return Animal(name, family, f"{family.title()}ForCausalLM", {**_BASE, **more})
+
+
+def _mixtral(name: str, **more: Any) -> Animal:
+    return Animal(f"mixtral-{name}", "mixtral", "MixtralForCausalLM", {**_BASE, "num_local_experts": 4, **more})
+
+
+def _qwen3_moe(name: str, **more: Any) -> Animal:
+    return Animal(f"qwen3_moe-{name}", "qwen3_moe", "Qwen3MoeForCausalLM", {**_QWEN_MIXTURE, **more})
 
 
 LLAMAS = (
@@ -152,51 +166,34 @@ MISTRALS = tuple(
     for name, written_as, more in (
         ("window", "", {"sliding_window": 6}),
         ("full", "LlamaForCausalLM", {"sliding_window": None, "num_key_value_heads": 6}),
-        ("wide-heads", "", {"sliding_window": 3, "head_dim": 16, "tie_word_embeddings": True}),
+        ("wide-heads", "", {"sliding_window": 3, "head_dim": 16, "rms_norm_eps": 1e-3, "tie_word_embeddings": True}),
     )
 )
 
-QWENS = tuple(
-    Animal(name, name.split("-")[0], f"{name.split('-')[0].title()}ForCausalLM", {**_BASE, **more})
-    for name, more in {
-        "qwen2-full": {"use_sliding_window": False, "sliding_window": 5},
-        "qwen2-windows": {
-            "use_sliding_window": True,
-            "sliding_window": 5,
-            "max_window_layers": 1,
-            "num_hidden_layers": 4,
-        },
-        "qwen2-tied": {"num_key_value_heads": 6, "tie_word_embeddings": True},
-        "qwen3-norms": {"head_dim": 16},
-        "qwen3-biases-windows": {
-            "head_dim": 8,
-            "attention_bias": True,
-            "tie_word_embeddings": True,
-            "use_sliding_window": True,
-            "sliding_window": 5,
-            "max_window_layers": 2,
-        },
-    }.items()
+QWENS = (
+    _qwen("qwen2-full", use_sliding_window=False, sliding_window=5),
+    _qwen("qwen2-windows", use_sliding_window=True, sliding_window=5, max_window_layers=1, num_hidden_layers=4),
+    _qwen("qwen2-tied", num_key_value_heads=6, rms_norm_eps=1e-3, tie_word_embeddings=True),
+    _qwen("qwen3-norms", head_dim=16),
+    _qwen(
+        "qwen3-biases-windows",
+        head_dim=8,
+        rms_norm_eps=1e-3,
+        hidden_act="gelu",
+        attention_bias=True,
+        tie_word_embeddings=True,
+        use_sliding_window=True,
+        sliding_window=5,
+        max_window_layers=2,
+    ),
 )
 
-_QWEN_MIXTURE = {**_BASE, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-
 MIXTURES = (
-    *(
-        Animal(f"mixtral-{name}", "mixtral", "MixtralForCausalLM", {**_BASE, "num_local_experts": 4, **more})
-        for name, more in {
-            "two-of-four": {"num_experts_per_tok": 2},
-            "window": {"num_experts_per_tok": 3, "sliding_window": 6, "head_dim": 16},
-        }.items()
-    ),
-    *(
-        Animal(f"qwen3_moe-{name}", "qwen3_moe", "Qwen3MoeForCausalLM", {**_QWEN_MIXTURE, **more})
-        for name, more in {
-            "renormalised-one-dense": {"norm_topk_prob": True, "mlp_only_layers": [1]},
-            "raw-weights": {"norm_topk_prob": False, "num_experts_per_tok": 3, "attention_bias": True},
-            "every-second": {"norm_topk_prob": True, "decoder_sparse_step": 2, "num_hidden_layers": 4},
-        }.items()
-    ),
+    _mixtral("two-of-four", num_experts_per_tok=2),
+    _mixtral("window", rms_norm_eps=1e-3, hidden_act="gelu", num_experts_per_tok=3, sliding_window=6, head_dim=16),
+    _qwen3_moe("renormalised-one-dense", norm_topk_prob=True, mlp_only_layers=[1]),
+    _qwen3_moe("raw-weights", rms_norm_eps=1e-3, norm_topk_prob=False, num_experts_per_tok=3, attention_bias=True),
+    _qwen3_moe("every-second", norm_topk_prob=True, decoder_sparse_step=2, num_hidden_layers=4),
 )
 
 _LATENT = {
@@ -228,6 +225,7 @@ DEEPSEEKS = tuple(
                 "n_group": 4,
                 "topk_group": 2,
                 "routed_scaling_factor": 1.7,
+                "rms_norm_eps": 1e-3,
                 "n_shared_experts": 2,
                 "attention_bias": True,
             },
@@ -260,7 +258,14 @@ DEEPSEEKS = tuple(
             "deepseek_v3",
             "DeepseekV3ForCausalLM",
             "queries-direct-biases",
-            {"n_group": 1, "topk_group": 1, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": True},
+            {
+                "n_group": 1,
+                "topk_group": 1,
+                "q_lora_rank": None,
+                "rms_norm_eps": 1e-3,
+                "attention_bias": True,
+                "tie_word_embeddings": True,
+            },
             {},
         ),
     )
@@ -282,6 +287,8 @@ GEMMAS = (
         {
             **_GEMMA,
             "attn_logit_softcapping": None,
+            "rms_norm_eps": 1e-3,
+            "hidden_activation": "silu",
             "final_logit_softcapping": None,
             "attention_bias": True,
             "num_key_value_heads": 6,
@@ -302,6 +309,7 @@ GEMMAS = (
             **_GEMMA,
             "num_hidden_layers": 7,
             "num_key_value_heads": 1,
+            "rms_norm_eps": 1e-3,
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -319,7 +327,12 @@ OLMOS = tuple(
     Animal(f"olmo2-{name}", "olmo2", "Olmo2ForCausalLM", {**_BASE, **more})
     for name, more in {
         "grouped": {},
-        "multi-head-biases": {"num_key_value_heads": 6, "attention_bias": True, "tie_word_embeddings": True},
+        "multi-head-biases": {
+            "rms_norm_eps": 1e-3,
+            "num_key_value_heads": 6,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
     }.items()
 )
 
@@ -329,7 +342,12 @@ OPENAIS = tuple(
     Animal(f"{family}-{name}", family, architecture, {**_OPENAI, **more})
     for family, architecture, name, more in (
         ("gpt2", "GPT2LMHeadModel", "gelu-tanh", {}),
-        ("gpt2", "GPT2LMHeadModel", "narrow-relu", {"n_inner": 70, "activation_function": "relu"}),
+        (
+            "gpt2",
+            "GPT2LMHeadModel",
+            "narrow-relu",
+            {"n_inner": 70, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
+        ),
         (
             "gpt2",
             "GPT2LMHeadModel",
@@ -337,7 +355,7 @@ OPENAIS = tuple(
             {"tie_word_embeddings": False, "activation_function": "gelu", "reorder_and_upcast_attn": True},
         ),
         ("openai-gpt", "OpenAIGPTLMHeadModel", "gelu", {"afn": "gelu"}),
-        ("openai-gpt", "OpenAIGPTLMHeadModel", "swish", {"afn": "silu", "n_head": 6}),
+        ("openai-gpt", "OpenAIGPTLMHeadModel", "swish", {"afn": "silu", "layer_norm_epsilon": 1e-3, "n_head": 6}),
     )
 )
 
@@ -361,7 +379,11 @@ ELEUTHERS = tuple(
             "GPTNeoForCausalLM",
             _NEO,
             "gpt_neo-uneven",
-            {"attention_types": [[["local"], 3], [["global"], 1]], "activation_function": "gelu"},
+            {
+                "attention_types": [[["local"], 3], [["global"], 1]],
+                "layer_norm_epsilon": 1e-3,
+                "activation_function": "gelu",
+            },
             {},
         ),
         (
@@ -379,6 +401,7 @@ ELEUTHERS = tuple(
             "gpt_neox-in-turn-whole",
             {
                 "use_parallel_residual": False,
+                "layer_norm_eps": 1e-3,
                 "hidden_act": "gelu_new",
                 **_rope("default", 500.0, partial_rotary_factor=1.0),
             },

@@ -11,7 +11,7 @@ from typing import Any
 
 from intaglio.errors import UserError
 
-__all__ = ["home", "read_json", "whole_directory", "whole_file", "write_json"]
+__all__ = ["home", "read_json", "read_text", "whole_directory", "whole_file", "write_json"]
 
 
 def home() -> Path:
@@ -26,21 +26,17 @@ def whole_file(path: Path) -> Iterator[Path]:
     Raises:
         UserError: the disk is full or the folder cannot be written.
     """
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", where=str(path)) from error
-    beside = Path(name)
-    try:
-        yield beside
-        beside.chmod(0o644)
-        beside.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", where=str(path), mend="nothing was changed") from error
-    finally:
-        beside.unlink(missing_ok=True)
+        beside = Path(name)
+        try:
+            yield beside
+            beside.chmod(0o644)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -50,25 +46,49 @@ def whole_directory(path: Path) -> Iterator[Path]:
     Raises:
         UserError: the disk is full or the folder cannot be written.
     """
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", where=str(path)) from error
+        try:
+            yield beside
+            beside.chmod(0o755)
+            _put_in_place(beside, path)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        yield beside
-        beside.chmod(0o755)
-        old = None
-        if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-            path.replace(old / "old")
-        beside.replace(path)
-        if old:
-            shutil.rmtree(old)
+        yield
     except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", where=str(path), mend="nothing was changed") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot write: {reason}", where=str(path), mend="nothing was changed") from error
+
+
+def _put_in_place(beside: Path, path: Path) -> None:
+    """Two renames: what stood at `path` is moved away whole, and only then removed."""
+    if not path.exists():
+        beside.replace(path)
+        return
+    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+    path.replace(old / "old")
+    beside.replace(path)
+    shutil.rmtree(old)
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of `path`.
+
+    Raises:
+        UserError: missing, unreadable or not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read: {error.strerror}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"not UTF-8 text: {error}", where=str(path)) from error
 
 
 def read_json(path: Path) -> Any:
@@ -78,10 +98,8 @@ def read_json(path: Path) -> Any:
         UserError: missing, unreadable or not JSON; names the file and the line.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read: {error.strerror}", where=str(path)) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
         raise UserError(f"not valid JSON: {error}", where=str(path)) from error
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from intaglio.cli.main import main
 from running import Ran, Run
-from toy_models import save_parrot, save_toy
+from toy_llms import save_parrot, save_toy
 
 
 @pytest.fixture

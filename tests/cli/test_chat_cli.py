@@ -11,7 +11,7 @@ import pytest
 
 from intaglio import LLM
 from running import Run
-from toy_models import ANSWER
+from toy_llms import ANSWER
 
 Messages = list[dict[str, str]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from running import Run
-from toy_models import ANSWER, save_parrot
+from toy_llms import ANSWER, save_parrot
 
 
 @pytest.fixture(scope="module")

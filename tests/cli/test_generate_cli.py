@@ -9,7 +9,7 @@ import pytest
 from intaglio import LLM, SamplingParams
 from intaglio.text.chat import render_chat
 from running import Run
-from toy_models import ANSWER
+from toy_llms import ANSWER
 
 REST = ANSWER.removeprefix("QU")
 SPEED = {"prompt_tokens", "new_tokens", "first_token_s", "total_s", "tokens_per_second", "peak_memory_bytes"}
@@ -108,6 +108,15 @@ def test_a_bad_row_is_named(run: Run, toy_dir: Path, tmp_path: Path, content: st
     file = tmp_path / "prompts.jsonl"
     file.write_text(content)
     assert f"{file}:{line}: {message}" in run("generate", toy_dir, "--file", file).refusal
+
+
+def test_a_prompt_that_does_not_fit_is_told_before_the_first_batch_runs(
+    run: Run, toy_dir: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("hello\n" * 4 + "42" * 300 + "\nhello\n")
+    line = run("generate", toy_dir, "--file", file, "--batch-size", 3, "--max-tokens", 2).refusal
+    assert line.startswith("intaglio: prompt 5: 300 tokens ")
 
 
 def test_a_file_without_prompts(run: Run, toy_dir: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from intaglio.cli.main import app
 from running import Run
-from toy_models import ANSWER
+from toy_llms import ANSWER
 
 INTAGLIO = [sys.executable, "-m", "intaglio.cli.main"]
 VERBS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]

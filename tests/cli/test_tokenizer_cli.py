@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from running import Run
 from transformers import AutoTokenizer
 
 from intaglio.text.tokenizer import Tokenizer
+from running import Run
 
 TEXT = "the cat sat on the mat and the dog sat on the log. " * 20
 

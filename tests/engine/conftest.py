@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toy_models import save_parrot, save_toy
+from toy_llms import save_parrot, save_toy
 
 
 @pytest.fixture(scope="session")

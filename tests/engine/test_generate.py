@@ -13,7 +13,7 @@ from intaglio.models.decoder import Decoder
 from intaglio.parts.context import Causal
 from intaglio.specs import DecoderSpec
 from tiny_specs import LATENT, MOE, RMS, ZOO, attention, block, decoder
-from toy_models import random_model, toy_tokenizer
+from toy_llms import random_model, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 PROMPTS = [[7, 3, 11], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49], [5], [9, 9, 30, 31, 12, 13]]

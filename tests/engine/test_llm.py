@@ -13,7 +13,7 @@ from intaglio.engine.llm import Timing
 from intaglio.errors import UserError
 from intaglio.text.chat import render_chat
 from toy_gguf import write_llama
-from toy_models import ANSWER, PADDED_VOCAB
+from toy_llms import ANSWER, PADDED_VOCAB
 
 ASK = [{"role": "user", "content": "hello"}]
 

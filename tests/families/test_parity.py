@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from intaglio.checkpoints.load import load_directory
@@ -24,13 +25,13 @@ every_animal = pytest.mark.parametrize("name", ZOO)
 every_family = pytest.mark.parametrize("name", FAMILY_FIRSTS.values())
 
 
-def reopened(directory: Path) -> nn.Module:
+def reopened(directory: Path) -> Any:
     """What the matching Auto class makes of a directory, with no code of ours."""
     return AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
 
 
 @torch.no_grad()
-def theirs(model: nn.Module, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+def theirs(model: Any, ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """(B, T) -> (B, T, V); with positions, a mask of ones keeps transformers from taking gaps for documents."""
     more = {} if positions is None else {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
     return model(ids, **more).logits
@@ -90,7 +91,7 @@ def gappy_positions(length: int, seed: int) -> Tensor:
     return torch.cat((inner.sort().values, torch.tensor([LENGTH - 1])))
 
 
-def fresh(pair: Pair) -> nn.Module:
+def fresh(pair: Pair) -> Any:
     """The same model without the memory that dynamic scaling has over there."""
     return reopened(pair.directory) if "dynamic" in pair.animal.name else pair.theirs
 
@@ -150,6 +151,14 @@ def test_shards_open_like_one_file(name: str, pair_of: PairOf, tmp_path: Path) -
     expected = ours(pair.ours, ids)
     assert torch.equal(ours(load_directory(tmp_path / "model"), ids), expected)
     assert gap(theirs(reopened(tmp_path / "model"), ids), expected) <= CLOSE
+
+
+@every_family
+def test_their_shards_open_here(name: str, pair_of: PairOf, tmp_path: Path) -> None:
+    pair = pair_of(name)
+    pair.theirs.save_pretrained(tmp_path, max_shard_size="50KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    assert torch.equal(ours(load_directory(tmp_path), random_ids(2, 20)), ours(pair.ours, random_ids(2, 20)))
 
 
 @every_animal

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference import Reference
 
 from intaglio import LLM, SamplingParams
+from reference import Reference
 
 pytestmark = [pytest.mark.real, pytest.mark.prove]
 

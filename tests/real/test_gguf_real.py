@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 
-from conftest import shared_home
 from intaglio import LLM
 from intaglio.checkpoints.convert import convert_gguf
 from intaglio.checkpoints.pull import pull
@@ -23,7 +21,7 @@ PROMPT = "Gravity is the force that"
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """SmolLM2's GGUF file, fetched into a cache folder of its own."""
     home = tmp_path_factory.mktemp("gguf")
-    with pytest.MonkeyPatch.context() as patch, FileLock(shared_home() / ".gguf.lock"):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INTAGLIO_HOME", str(home))
         pull("smollm2-135m-instruct", progress=False, keep=True)
         yield home / "downloads" / "smollm2-135m-instruct" / "smollm2-135m-instruct.gguf"

@@ -64,7 +64,8 @@ def load_source(
         raise UserError(f"unknown dtype {name!r}", where=where, mend=nearest(str(name), DTYPES))
     with torch.device("meta"):
         model = Decoder(spec)
-    skipped = config.get("num_nextn_predict_layers") or 0  # DeepSeek's multi-token prediction, behind the last layer
+    skipped = config.get("num_nextn_predict_layers")  # DeepSeek's multi-token prediction, behind the last layer
+    skipped = skipped if isinstance(skipped, int) else 0
     fill(model, source, MAPS.get(config["model_type"]), DTYPES[name], torch.device(device), skipped)
     return model.eval()
 
@@ -89,10 +90,10 @@ def fill(
     wanted = their_shapes(model, links, model.spec)
     found = _match(source, wanted)
     _check(found, source.shapes(), wanted, source.where, _ignored(model, found, skipped_layers))
+    buffers = dict(model.named_buffers())  # the router's correction, which stays in fp32
     for link in links:
-        _fill_one(
-            model, link, [source.tensor(found[name], _stored_dtype(model, link, dtype)) for name in link.theirs], device
-        )
+        stored = torch.float32 if link.ours[0] in buffers else dtype
+        _fill_one(model, link, [source.tensor(found[name], stored) for name in link.theirs], device)
     model.tie_weights()
     if model.spec.tie_embeddings:
         _check_tied(model, source, found)
@@ -145,14 +146,11 @@ def _instead(name: str, left_over: Collection[str]) -> str:
 def _check_tied(model: Decoder, source: TensorSource, found: dict[str, str]) -> None:
     embedding = model.embed_tokens.weight
     for name in _TIED_HEADS:
-        if name in found and not torch.equal(source.tensor(found[name], embedding.dtype).to(embedding.device), embedding):
+        if name in found and not torch.equal(
+            source.tensor(found[name], embedding.dtype).to(embedding.device), embedding
+        ):
             what = f"tensor {name!r} differs from the embeddings, though the config ties the two"
             raise UserError(what, where=source.where, mend="set tie_word_embeddings to false, or remove the tensor")
-
-
-def _stored_dtype(model: nn.Module, link: Link, dtype: torch.dtype) -> torch.dtype:
-    """Parameters in the dtype asked for; buffers (the router's correction) stay in fp32."""
-    return dtype if link.ours[0] in dict(model.named_parameters()) else torch.float32
 
 
 def _fill_one(model: Decoder, link: Link, theirs: Sequence[Tensor], device: torch.device | None) -> None:

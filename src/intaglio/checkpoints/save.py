@@ -1,9 +1,11 @@
 """A model to a Hugging Face directory that transformers opens with no code of ours; whole or not at all."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -89,7 +91,10 @@ def _write_shard(tensors: dict[str, Tensor], path: Path, number: int) -> tuple[s
     name = f"shard-{number:05d}"
     # safetensors refuses tensors that share memory: experts unbound from one stack do
     whole = {key: t.clone() if t.untyped_storage().nbytes() != t.nbytes else t for key, t in tensors.items()}
-    save_file(whole, path / name, metadata={"format": "pt"})
+    try:
+        save_file(whole, path / name, metadata={"format": "pt"})
+    except SafetensorError as error:  # how it reports a full disk
+        raise OSError(errno.EIO, str(error)) from error
     (path / name).chmod(0o644)
     return name, list(tensors)
 

@@ -10,6 +10,7 @@ import typer
 
 from intaglio.cli import options
 from intaglio.errors import UserError
+from intaglio.files import read_text
 
 if TYPE_CHECKING:
     from intaglio.engine.llm import LLM, Completion
@@ -88,10 +89,7 @@ def _checked(prompt: str, where: str) -> str:
 
 
 def _read_prompts(file: Path) -> Iterator[str]:
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read: {error}", where=str(file)) from error
+    lines = read_text(file).split("\n")
     if not any(line.strip() for line in lines):
         raise UserError("no prompt in it", where=str(file))
     for number, line in enumerate(lines, 1):
@@ -129,6 +127,9 @@ def _stream(llm: "LLM", ids: list[int], params: "SamplingParams") -> None:
 def _batches(
     llm: "LLM", prompts: list[str], ids: list[list[int]], params: "SamplingParams", size: int, as_json: bool
 ) -> None:
+    from intaglio.engine.generate import generate as begin
+
+    begin(llm.model, llm.tokenizer, ids, [params] * len(ids))  # only looked at: none may be refused halfway
     answers: list[dict[str, Any]] = []
     for start in range(0, len(ids), size):
         completions = llm.complete(ids[start : start + size], params)

@@ -34,7 +34,7 @@ def main() -> None:
     """Runs the command line. A user's mistake is one line on standard error and exit status 2."""
     try:
         status = app(prog_name="intaglio", standalone_mode=False)
-        pass
+        sys.stdout.flush()
         sys.exit(status)
     except UserError as error:
         print(f"intaglio: {error}", file=sys.stderr)

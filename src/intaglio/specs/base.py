@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_
 from pydantic import SerializerFunctionWrapHandler as Handler
 
 from intaglio.errors import UserError, nearest
+from intaglio.files import read_text
 
 __all__ = ["DTYPE_BYTES", "Spec", "dtype_bytes", "explain", "kind_or", "load_yaml", "validate"]
 
@@ -54,10 +55,8 @@ def load_yaml(path: Path) -> Any:
         UserError: missing, unreadable or not YAML; names the file and the line.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read: {error.strerror}", where=str(path)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
         raise UserError(f"not valid YAML: {error}", where=str(path)) from error
 
 

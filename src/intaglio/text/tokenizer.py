@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from intaglio.errors import UserError
-from intaglio.files import read_json, whole_file, write_json
+from intaglio.files import read_json, read_text, whole_file, write_json
 from intaglio.text.pieces import Spelling
 
 __all__ = ["Encoded", "Tokenizer", "add_border_tokens"]
@@ -279,17 +279,10 @@ def _read_templates(folder: Path, in_config: Any) -> dict[str, str]:
     if (folder / "chat_template.jinja").is_file():
         files["default"] = folder / "chat_template.jinja"
     if files:
-        return {name: _read_text(file) for name, file in files.items()}
+        return {name: read_text(file) for name, file in files.items()}
     if isinstance(in_config, list):
         return {str(entry["name"]): str(entry["template"]) for entry in in_config}
     return _templates_by_name(in_config)
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read: {error}", where=str(file)) from error
 
 
 def _read_eos_ids(folder: Path) -> list[int]:

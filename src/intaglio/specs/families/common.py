@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from intaglio.specs.attention import AttentionSpec
+from intaglio.specs.attention import AttentionSpec, ProjectionBias
 from intaglio.specs.decoder import BlockSpec, DecoderSpec
 from intaglio.specs.families.config import CannotExpress, Config, as_kind
 from intaglio.specs.families.rope import read_rope, write_rope
@@ -15,6 +15,7 @@ __all__ = [
     "ACTIVATIONS",
     "activation_name",
     "read_attention",
+    "read_bias",
     "read_decoder",
     "read_gated",
     "read_windows",
@@ -68,6 +69,12 @@ def read_attention(
         rope=rope or read_rope(config, head_dim, theta),
         **more,
     )
+
+
+def read_bias(config: Config, default: bool = False) -> ProjectionBias:
+    """`attention_bias`: on all four projections or on none."""
+    bias = config.flag("attention_bias", default)
+    return ProjectionBias(q=bias, k=bias, v=bias, o=bias)
 
 
 def read_gated(

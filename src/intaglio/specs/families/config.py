@@ -11,16 +11,16 @@ _MISSING = object()
 
 # Keys that say nothing about what the model computes: bookkeeping, training and generation.
 _SILENT = frozenset(
-    """_attn_implementation _attn_implementation_autoset _flash_attn_2_enabled _name_or_path add_bos_token add_eos_token
-    architectures attention_dropout attn_pdrop attention_probs_dropout_prob auto_map aux_loss_alpha bos_token_id
-    cache_implementation chunk_size_feed_forward classifier_dropout dtype embd_pdrop embed_dropout eos_token_id ep_size finetuning_task
-    gradient_checkpointing hidden_dropout id2label initializer_range is_decoder is_encoder_decoder is_llama_config
-    keys_to_ignore_at_inference label2id max_length model_type n_special num_labels output_attentions
-    output_hidden_states output_past output_router_logits pad_token_id predict_special_tokens pretraining_tp problem_type
-    resid_dropout resid_pdrop return_dict router_jitter_noise seq_aux summary_activation summary_first_dropout
-    summary_proj_to_labels summary_type summary_use_proj task_specific_params tokenizer_class torch_dtype
-    torchscript transformers.js_config transformers_version unk_token_id unsloth_fixed unsloth_version use_cache use_return_dict n_ctx
-    num_nextn_predict_layers""".split()
+    """_attn_implementation _attn_implementation_autoset _flash_attn_2_enabled _name_or_path add_bos_token
+    add_eos_token architectures attention_dropout attention_probs_dropout_prob attn_pdrop auto_map aux_loss_alpha
+    bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout dtype embd_pdrop embed_dropout
+    eos_token_id ep_size finetuning_task gradient_checkpointing hidden_dropout id2label initializer_range is_decoder
+    is_encoder_decoder is_llama_config keys_to_ignore_at_inference label2id max_length model_type n_ctx n_special
+    num_labels num_nextn_predict_layers output_attentions output_hidden_states output_past output_router_logits
+    pad_token_id predict_special_tokens pretraining_tp problem_type resid_dropout resid_pdrop return_dict
+    router_jitter_noise seq_aux summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj task_specific_params tokenizer_class torch_dtype torchscript transformers.js_config
+    transformers_version unk_token_id unsloth_fixed unsloth_version use_cache use_return_dict""".split()
 )
 
 
@@ -130,7 +130,8 @@ class Config:
         Raises:
             UserError: one was not, so this reader does not know what it does to the model.
         """
-        unread = sorted(set(self._data) - self._used - _SILENT)
+        given = {key for key, value in self._data.items() if value is not None}
+        unread = sorted(given - self._used - _SILENT)
         if unread:
             mend = "it may change what the model computes, and this family's reader does not know how"
             raise UserError(f"unknown key {unread[0]!r}", where=self.where, mend=mend)

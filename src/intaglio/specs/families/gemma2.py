@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from intaglio.specs.attention import AttentionSpec, ProjectionBias
+from intaglio.specs.attention import AttentionSpec
 from intaglio.specs.decoder import BlockSpec, DecoderSpec
 from intaglio.specs.families import common
 from intaglio.specs.families.config import Config, as_kind
@@ -25,12 +25,11 @@ def read(config: Config) -> DecoderSpec:
 def read_gemma_attention(config: Config, **more: Any) -> AttentionSpec:
     """Scores are scaled by 1 / sqrt(query_pre_attn_scalar), whatever the width of a head."""
     config.expect("use_bidirectional_attention", False)
-    bias = config.flag("attention_bias", False)
     return common.read_attention(
         config,
         scale=config.positive("query_pre_attn_scalar") ** -0.5,
         softcap=config.number("attn_logit_softcapping", None),
-        bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias),
+        bias=common.read_bias(config),
         **more,
     )
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from intaglio.specs.attention import AttentionSpec, ProjectionBias
+from intaglio.specs.attention import AttentionSpec
 from intaglio.specs.decoder import BlockSpec, DecoderSpec
 from intaglio.specs.families import common
 from intaglio.specs.families.config import Config, as_kind
@@ -15,7 +15,6 @@ ARCHITECTURE = "GPTNeoXForCausalLM"
 
 
 def read(config: Config) -> DecoderSpec:
-    bias = config.flag("attention_bias", True)
     rope = read_rope(
         config, common.head_dim_of(config), partial=config.number("rotary_pct", 0.25), theta_key="rotary_emb_base"
     )
@@ -28,7 +27,7 @@ def read(config: Config) -> DecoderSpec:
         attention=AttentionSpec(
             num_heads=config.integer("num_attention_heads"),
             rope=rope,
-            bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias),
+            bias=common.read_bias(config, True),
         ),
         feed_forward=FeedForwardSpec(
             intermediate_size=config.integer("intermediate_size"),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from intaglio.specs.attention import AttentionSpec, ProjectionBias
+from intaglio.specs.attention import AttentionSpec
 from intaglio.specs.decoder import BlockSpec, DecoderSpec
 from intaglio.specs.families import common
 from intaglio.specs.families.config import Config, as_kind
@@ -14,11 +14,10 @@ ARCHITECTURE = "LlamaForCausalLM"
 
 def read(config: Config) -> DecoderSpec:
     config.expect("rope_interleaved", False)
-    bias = config.flag("attention_bias", False)
     block = BlockSpec(
         repeat=config.integer("num_hidden_layers"),
         norm=common.rms_norm(config),
-        attention=common.read_attention(config, bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias)),
+        attention=common.read_attention(config, bias=common.read_bias(config)),
         feed_forward=common.read_gated(config, bias=config.flag("mlp_bias", False)),
     )
     return common.read_decoder(config, [block])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from intaglio.specs.attention import AttentionSpec, ProjectionBias, QKNormSpec
+from intaglio.specs.attention import AttentionSpec, QKNormSpec
 from intaglio.specs.decoder import BlockSpec, DecoderSpec
 from intaglio.specs.families import common
 from intaglio.specs.families.config import Config, as_kind
@@ -13,12 +13,11 @@ ARCHITECTURE = "Olmo2ForCausalLM"
 
 
 def read(config: Config) -> DecoderSpec:
-    bias = config.flag("attention_bias", False)
     norm = common.rms_norm(config)
     attention = common.read_attention(
         config,
         qk_norm=QKNormSpec(norm=norm, over="projection"),
-        bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias),
+        bias=common.read_bias(config),
     )
     block = BlockSpec(
         repeat=config.integer("num_hidden_layers"),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from intaglio.specs.attention import ProjectionBias, QKNormSpec
+from intaglio.specs.attention import QKNormSpec
 from intaglio.specs.decoder import DecoderSpec
 from intaglio.specs.families import common, qwen2
 from intaglio.specs.families.config import Config
@@ -12,9 +12,8 @@ ARCHITECTURE = "Qwen3ForCausalLM"
 
 
 def read(config: Config) -> DecoderSpec:
-    bias = config.flag("attention_bias", False)
     qk_norm = QKNormSpec(norm=common.rms_norm(config), over="head")
-    return qwen2.read_with(config, qk_norm=qk_norm, bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias))
+    return qwen2.read_with(config, qk_norm=qk_norm, bias=common.read_bias(config))
 
 
 def write(spec: DecoderSpec) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from intaglio.specs.attention import AttentionSpec, ProjectionBias, QKNormSpec
+from intaglio.specs.attention import AttentionSpec, QKNormSpec
 from intaglio.specs.decoder import BlockSpec, DecoderSpec
 from intaglio.specs.families import common
 from intaglio.specs.families.config import CannotExpress, Config, as_kind
@@ -16,12 +16,11 @@ def read(config: Config) -> DecoderSpec:
     config.expect("use_sliding_window", False)
     for key in ("max_window_layers", "sliding_window"):  # nothing without use_sliding_window
         config.raw(key, None)
-    bias = config.flag("attention_bias", False)
     norm = common.rms_norm(config)
     attention = common.read_attention(
         config,
         qk_norm=QKNormSpec(norm=norm, over="head"),
-        bias=ProjectionBias(q=bias, k=bias, v=bias, o=bias),
+        bias=common.read_bias(config),
     )
     dense, mixture = common.read_gated(config), _mixture(config)
     step, dense_layers = config.positive("decoder_sparse_step", 1), config.sequence("mlp_only_layers", [])
