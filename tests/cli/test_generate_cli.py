@@ -125,7 +125,7 @@ def test_a_file_without_prompts(run: Run, toy_dir: Path, tmp_path: Path) -> None
     file.write_text("\n  \n")
     assert f"{file}: no prompt in it" in run("generate", toy_dir, "--file", file).refusal
     file.write_bytes(b"caf\xe9\n")
-    assert "cannot read" in run("generate", toy_dir, "--file", file).refusal
+    assert f"{file}: not UTF-8 text" in run("generate", toy_dir, "--file", file).refusal
 
 
 @pytest.mark.parametrize(

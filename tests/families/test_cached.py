@@ -106,7 +106,7 @@ def test_batch_equals_single(name: str, side: str, pair_of: PairOf) -> None:
 def test_cached_batch_equals_single(name: str, pair_of: PairOf) -> None:
     model = pair_of(name).ours
     ids, positions, real = padded("left")
-    for chunks in ([24], [16, *[1] * 8], [16, 8], [8, 1, 1, 1, 1, 12], [3] * 8, [20, 1, 3], [9, 9, 6]):
+    for chunks in ([24], [16, *[1] * 8], [16, 8], [8, 1, 1, 1, 1, 12], [3] * 8, [20, 1, 3], [9, 9, 6], [1] * 24):
         cache = ContiguousCache(model.spec, 3, LENGTH)
         logits = run(model, ids, positions, cache, chunks)
         assert logits.isfinite().all(), chunks

@@ -43,6 +43,7 @@ def save_model(
     Raises:
         UserError: the disk is full or the folder cannot be written; what stood there before still stands.
     """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     config = config_of(model.spec)
     tokens = _token_ids(tokenizer, generation_config or {})
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")

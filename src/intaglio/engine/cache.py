@@ -71,7 +71,7 @@ class ContiguousCache:
         self._start, self.used = self.used, self.used + positions.shape[1]
         assert self.used <= self.capacity, f"{self.used} tokens in a cache of {self.capacity}"
         self._positions[:, self._start : self.used] = positions
-        if positions.shape[1] > 1:  # padding comes with a prompt, never with a generated token
+        if self._start == 0 or positions.shape[1] > 1:  # padding stands before a prompt's first token, if anywhere
             self._padded = self._padded or bool((positions == PAD).any())
         self._masks: dict[int | None, Tensor | None] = {}
 

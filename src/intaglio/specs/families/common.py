@@ -87,7 +87,7 @@ def read_gated(
 
 def read_windows(config: Config) -> list[int | None]:
     """The window of each layer, from `layer_types` and `sliding_window`."""
-    count, window = config.integer("num_hidden_layers"), config.integer("sliding_window", None)
+    count, window = config.layers(), config.integer("sliding_window", None)
     kinds = config.sequence("layer_types", ["full_attention"] * count)
     table = {"full_attention": None, "sliding_attention": window}
     if len(kinds) != count or any(kind not in list(table) for kind in kinds):

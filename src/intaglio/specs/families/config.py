@@ -84,6 +84,13 @@ class Config:
             raise UserError(f"{key!r} must be above zero, not {value!r}", where=self.where)
         return value
 
+    def layers(self, key: str = "num_hidden_layers") -> int:
+        """The number of layers, which is written out one by one and so must be a sane one."""
+        value: int = self.integer(key)
+        if not 0 < value <= 10_000:
+            raise UserError(f"{key!r} must be between 1 and 10000, not {value!r}", where=self.where)
+        return value
+
     def mapping(self, key: str) -> dict[str, Any]:
         """A JSON object; an empty one where there is none."""
         value: dict[str, Any] = self._typed(key, {}, dict, "a JSON object")

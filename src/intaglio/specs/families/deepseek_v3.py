@@ -37,7 +37,7 @@ def read_with(config: Config, router: RouterSpec) -> DecoderSpec:
     dense = BlockSpec(feed_forward=common.read_gated(config), **shared)
     sparse = BlockSpec(feed_forward=_mixture(config, router), **shared)
     first = config.integer("first_k_dense_replace", 0)
-    layers = [dense if layer < first else sparse for layer in range(config.integer("num_hidden_layers"))]
+    layers = [dense if layer < first else sparse for layer in range(config.layers())]
     return common.read_decoder(config, layers)
 
 

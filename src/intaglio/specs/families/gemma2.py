@@ -13,7 +13,7 @@ ARCHITECTURE = "Gemma2ForCausalLM"
 
 
 def read(config: Config) -> DecoderSpec:
-    count, window = config.integer("num_hidden_layers"), config.integer("sliding_window", None)
+    count, window = config.layers(), config.integer("sliding_window", None)
     if config.raw("layer_types", None) is None:
         windows = [None if layer % 2 else window for layer in range(count)]
     else:

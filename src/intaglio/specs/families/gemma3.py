@@ -29,7 +29,7 @@ def _windows(config: Config) -> list[int | None]:
     if config.raw("layer_types", None) is not None:
         return common.read_windows(config)
     window = config.integer("sliding_window")
-    return [window if (layer + 1) % period else None for layer in range(config.integer("num_hidden_layers"))]
+    return [window if (layer + 1) % period else None for layer in range(config.layers())]
 
 
 def _ropes(config: Config) -> tuple[RotarySpec, RotarySpec]:

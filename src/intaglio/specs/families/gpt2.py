@@ -27,7 +27,7 @@ def read(config: Config) -> DecoderSpec:
 def read_gpt(config: Config, placement: Placement, inner: int, activation: str) -> DecoderSpec:
     """GPT-1 and GPT-2 in OpenAI's names."""
     block = BlockSpec(
-        repeat=config.integer("n_layer"),
+        repeat=config.layers("n_layer"),
         norm=LayerNormSpec(eps=config.number("layer_norm_epsilon", 1e-5)),
         placement=placement,
         attention=AttentionSpec(

@@ -38,15 +38,15 @@ def _windows(config: Config) -> list[int | None]:
     table = {"global": None, "local": window}
     patterns = [pair for pair in config.sequence("attention_types") if _is_pattern(pair)]
     kinds = [kind for pattern, repeats in patterns for kind in pattern * repeats]
-    if len(patterns) < len(config.sequence("attention_types")) or len(kinds) != config.integer("num_layers"):
+    if len(patterns) < len(config.sequence("attention_types")) or len(kinds) != config.layers("num_layers"):
         config.expect("attention_types")
     return [table[kind] for kind in kinds]
 
 
 def _is_pattern(pair: Any) -> bool:
     match pair:
-        case [list(kinds), int()]:
-            return all(kind in ("global", "local") for kind in kinds)
+        case [list(kinds), int(repeats)]:
+            return repeats < 10_000 and all(kind in ("global", "local") for kind in kinds)
     return False
 
 

@@ -21,7 +21,7 @@ def read(config: Config) -> DecoderSpec:
     config.raw("rope_theta", None)
     parallel = config.flag("use_parallel_residual", True)
     block = BlockSpec(
-        repeat=config.integer("num_hidden_layers"),
+        repeat=config.layers(),
         norm=LayerNormSpec(eps=config.number("layer_norm_eps", 1e-5)),
         placement="parallel" if parallel else "pre",
         attention=AttentionSpec(

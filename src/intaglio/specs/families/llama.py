@@ -15,7 +15,7 @@ ARCHITECTURE = "LlamaForCausalLM"
 def read(config: Config) -> DecoderSpec:
     config.expect("rope_interleaved", False)
     block = BlockSpec(
-        repeat=config.integer("num_hidden_layers"),
+        repeat=config.layers(),
         norm=common.rms_norm(config),
         attention=common.read_attention(config, bias=common.read_bias(config)),
         feed_forward=common.read_gated(config, bias=config.flag("mlp_bias", False)),

@@ -14,7 +14,7 @@ ARCHITECTURE = "MistralForCausalLM"
 
 def read(config: Config) -> DecoderSpec:
     block = BlockSpec(
-        repeat=config.integer("num_hidden_layers"),
+        repeat=config.layers(),
         norm=common.rms_norm(config),
         attention=common.read_attention(config, window=config.integer("sliding_window", None)),
         feed_forward=common.read_gated(config),

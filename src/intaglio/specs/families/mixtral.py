@@ -15,7 +15,7 @@ ARCHITECTURE = "MixtralForCausalLM"
 def read(config: Config) -> DecoderSpec:
     window = config.integer("sliding_window", None)
     block = BlockSpec(
-        repeat=config.integer("num_hidden_layers"),
+        repeat=config.layers(),
         norm=common.rms_norm(config),
         attention=common.read_attention(config, theta=1e6, window=window),
         feed_forward=MoESpec(

@@ -20,7 +20,7 @@ def read(config: Config) -> DecoderSpec:
         bias=common.read_bias(config),
     )
     block = BlockSpec(
-        repeat=config.integer("num_hidden_layers"),
+        repeat=config.layers(),
         norm=norm,
         placement="residual",
         attention=attention,

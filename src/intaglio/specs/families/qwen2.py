@@ -40,7 +40,7 @@ def read_with(config: Config, **more: Any) -> DecoderSpec:
 
 def qwen_windows(config: Config) -> list[int | None]:
     """A window counts only with `use_sliding_window`; without `layer_types`, from layer `max_window_layers` on."""
-    count, first = config.integer("num_hidden_layers"), config.integer("max_window_layers", 28)
+    count, first = config.layers(), config.integer("max_window_layers", 28)
     windows = common.read_windows(config)
     window = config.integer("sliding_window", None)
     if not config.flag("use_sliding_window", False):

@@ -30,7 +30,7 @@ def read(config: Config) -> DecoderSpec:
             attention=attention,
             feed_forward=dense if layer in dense_layers or (layer + 1) % step else mixture,
         )
-        for layer in range(config.integer("num_hidden_layers"))
+        for layer in range(config.layers())
     ]
     return common.read_decoder(config, blocks)
 
