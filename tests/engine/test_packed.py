@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from tiny_specs import ZOO
 
 from intaglio.engine.cache import ContiguousCache
 from intaglio.engine.packed import PackedLinear, can_pack, pack
 from intaglio.models.decoder import Decoder
+from tiny_specs import ZOO
 
 needs_bf16 = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bf16 on this processor"
