@@ -9,6 +9,7 @@
 #   make clean     remove the environment and what tools left behind
 #
 # PYTHON=python3.12   the Python (3.11 or later) that .venv is made with.
+# WORKERS=2           processes that run the tests side by side, each on one thread.
 # TORCH=cpu|default   the build of torch. PyPI's torch for Linux brings gigabytes of CUDA, so by default we take a CPU
 #                     build: scripts/torch_requirement.py asks pip which build the index would give here. One without
 #                     CUDA is taken as it is; otherwise PyTorch's CPU index is named. `make TORCH=default` keeps the
@@ -19,6 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH ?= $(or $(patsubst $(VENV)/.torch-%,%,$(wildcard $(VENV)/.torch-*)),cpu)
+WORKERS ?= 2
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .PHONY: setup setup-dev demo test check prove bench system clean
@@ -31,7 +33,7 @@ demo: setup
 	$(BIN)/intaglio demo
 
 test: setup-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: setup-dev
 	$(BIN)/ruff check .

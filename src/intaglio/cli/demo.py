@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from intaglio.engine.sampling_params import SamplingParams
 
 _MODEL = "smollm2-135m-instruct"
-_QUESTIONS = ("What is the capital of France?", "Why is the sky blue? Answer in one sentence.")
+_QUESTIONS = ("What is the capital of France?", "What is photosynthesis? Answer in one sentence.")
 _CONVERSATION = (
     "My name is Ada and I have two cats. Say hello to me.",
     "What is my name, and how many cats do I have?",
@@ -69,7 +69,7 @@ def _talk(llm: "LLM", params: "SamplingParams", questions: tuple[str, ...] | lis
             answer += text
             print(text, end="", file=sys.stderr, flush=True)
         messages.append({"role": "assistant", "content": answer})
-        turns.append({"question": question, "answer": answer, **options.speed_of(llm)})
+        turns.append({"question": question, "answer": answer, **options.speed_of(llm.timing)})
         _say("")
     return turns
 

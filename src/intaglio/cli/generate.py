@@ -13,7 +13,7 @@ from intaglio.errors import UserError
 from intaglio.files import read_text
 
 if TYPE_CHECKING:
-    from intaglio.engine.llm import LLM, Completion
+    from intaglio.engine.llm import LLM, Completion, Timing
     from intaglio.engine.sampling_params import SamplingParams
 
 
@@ -121,27 +121,30 @@ def _stream(llm: "LLM", ids: list[int], params: "SamplingParams") -> None:
     for piece in llm.stream([ids], [params]):
         print(piece.text, end="", flush=True)
     print()
-    _say_speed(llm)
+    _say_speed(llm.timing)
 
 
 def _batches(
     llm: "LLM", prompts: list[str], ids: list[list[int]], params: "SamplingParams", size: int, as_json: bool
 ) -> None:
     from intaglio.engine.generate import generate as begin
+    from intaglio.engine.llm import Timing
 
     begin(llm.model, llm.tokenizer, ids, [params] * len(ids))  # only looked at: none may be refused halfway
     answers: list[dict[str, Any]] = []
+    spent = Timing()
     for start in range(0, len(ids), size):
         completions = llm.complete(ids[start : start + size], params)
+        spent += llm.timing
         for prompt, completion in zip(prompts[start:], completions, strict=False):
             answers.append(_answer(prompt, completion))
             if not as_json:
                 print(json_module.dumps(answers[-1], ensure_ascii=False))
     if as_json:
         found = answers[0] if len(answers) == 1 else {"completions": answers}
-        print(json_module.dumps({**found, **options.speed_of(llm)}, ensure_ascii=False))
+        print(json_module.dumps({**found, **options.speed_of(spent)}, ensure_ascii=False))
     else:
-        _say_speed(llm)
+        _say_speed(spent)
 
 
 def _answer(prompt: str, completion: "Completion") -> dict[str, Any]:
@@ -155,8 +158,7 @@ def _answer(prompt: str, completion: "Completion") -> dict[str, Any]:
     }
 
 
-def _say_speed(llm: "LLM") -> None:
-    timing = llm.timing
+def _say_speed(timing: "Timing") -> None:
     print(
         f"[{timing.new_tokens} tokens, {timing.tokens_per_second:.1f} tokens/s, first after {timing.first_s:.2f} s, "
         f"memory {options.peak_memory() / 1e6:.0f} MB]",

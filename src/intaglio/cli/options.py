@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from intaglio.engine.llm import LLM
+    from intaglio.engine.llm import LLM, Timing
 
 __all__ = [
     "Device",
@@ -69,9 +69,8 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def speed_of(llm: "LLM") -> dict[str, Any]:
-    """Speed and memory of the last batch, for people and for JSON."""
-    timing = llm.timing
+def speed_of(timing: "Timing") -> dict[str, Any]:
+    """Speed, and the memory of the process, for JSON."""
     return {
         "prompt_tokens": timing.prompt_tokens,
         "new_tokens": timing.new_tokens,

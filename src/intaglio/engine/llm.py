@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ class Timing:
     new_tokens: int = 0
     first_s: float = 0.0
     total_s: float = 0.0
+
+    def __add__(self, other: "Timing") -> "Timing":
+        """Two batches, one after the other."""
+        return Timing(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @property
     def prompt_tokens_per_second(self) -> float:
@@ -93,9 +97,9 @@ class LLM:
 
     def __init__(self, model: str | Path, *, dtype: str | None = None, device: str = "cpu") -> None:
         path = find_model(model)
+        self.tokenizer: Tokenizer = load_tokenizer(path)  # first: it is quick to say what is missing
         loaded = load_model(path, dtype=dtype, device=device)
         self.model: Decoder = pack(loaded) if can_pack(loaded) else loaded
-        self.tokenizer: Tokenizer = load_tokenizer(path)
         self.timing = Timing()
 
     def generate(

@@ -1,0 +1,103 @@
+"""What the README says is run: its commands, its Python, its numbers and its picture; in both languages."""
+
+import io
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from intaglio.cli.main import main
+from intaglio.lineage.presets import generations, presets
+from intaglio.specs.families import FAMILIES
+
+ROOT = Path(__file__).parents[1]
+ENGLISH = (ROOT / "README.md").read_text(encoding="utf-8")
+CHINESE = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def without_comments(block: str) -> list[str]:
+    return [re.sub(r"\s+#.*", "", line) for line in block.splitlines()]
+
+
+COMMANDS = [
+    line for block in blocks(ENGLISH, "bash") for line in without_comments(block) if line.startswith("intaglio")
+]
+
+
+def test_both_languages_show_the_same_code() -> None:
+    for language in ("bash", "python"):
+        ours, theirs = ([without_comments(block) for block in blocks(page, language)] for page in (ENGLISH, CHINESE))
+        assert ours == theirs
+        assert ours
+
+
+def test_both_languages_show_the_same_figures() -> None:
+    """Numbers in prose and tables; a ratio that is corrected in one page only is found here."""
+    prose = [re.sub(r"```.*?```", "", page, flags=re.DOTALL) for page in (ENGLISH, CHINESE)]
+    found = [sorted(set(re.findall(r"\d+(?:\.\d+)?(?: ?x| ?%|×)", page))) for page in prose]
+    assert found[0] == found[1]
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    assert f"{len(presets())} presets of {len(generations())} generations" in ENGLISH
+    assert f"{len(generations())} 代共 {len(presets())} 个预设" in CHINESE
+    assert f"Hugging Face directories of {len(FAMILIES)} architectures" in ENGLISH
+    assert f"{len(FAMILIES)} 种架构" in CHINESE
+    for page in (ENGLISH, CHINESE):
+        assert set(FAMILIES) <= set(re.findall(r"`([\w-]+)`", page))
+
+
+def test_the_picture_is_drawn_from_the_presets_as_they_are() -> None:
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "draw_family_tree.py"), "--check"], check=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder that holds what the README's placeholders stand for."""
+    from toy_gguf import write_llama
+
+    write_llama(tmp_path / "model.gguf")
+    (tmp_path / "FOLDER").mkdir()
+    (tmp_path / "FOLDER" / "text.txt").write_text("the sea, the sea, the open sea\n" * 20, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_runs(
+    command: str,
+    folder: Path,
+    smollm2_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/exit\n"))
+    with pytest.raises(SystemExit) as end:
+        main()
+    captured = capsys.readouterr()
+    assert not end.value.code, captured.err
+    assert captured.out or command.startswith("intaglio chat")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("block", blocks(ENGLISH, "python"))
+def test_the_python_runs(block: str, folder: Path, smollm2_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block, "README.md", "exec"), {})
+    out = capsys.readouterr().out
+    if "my-llama" in block:
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(folder / "my-llama")
+        assert model.config.model_type == "llama"
+        assert out.split()[0] == str(model.num_parameters())
+    else:
+        assert "Paris" in out
