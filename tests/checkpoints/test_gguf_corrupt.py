@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer
-from toy_gguf import write_llama
 
 from intaglio.checkpoints.gguf import open_gguf
 from intaglio.errors import UserError
+from toy_gguf import write_llama
 
 torch.set_num_threads(1)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
-from toy_gguf import BYTE_LEVEL, LLAMA, SENTENCE_PIECE, TEMPLATE, llama_tensors, write_gguf, write_llama
 from transformers import AutoTokenizer
 
 from intaglio.checkpoints.gguf import open_gguf
 from intaglio.checkpoints.gguf_tokenizer import PRE_TOKENIZERS
 from intaglio.errors import UserError
+from toy_gguf import BYTE_LEVEL, LLAMA, SENTENCE_PIECE, TEMPLATE, llama_tensors, write_gguf, write_llama
 
 TEXTS = [
     "hello world",

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from toy_gguf import write_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from intaglio.checkpoints import catalogue
@@ -16,6 +15,7 @@ from intaglio.checkpoints import pull as pulling
 from intaglio.checkpoints.catalogue import CATALOGUE, Entry, Wheel
 from intaglio.checkpoints.pull import pull, pulled
 from intaglio.errors import UserError
+from toy_gguf import write_llama
 
 
 @pytest.fixture

@@ -21,7 +21,14 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHON
 def start(*arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
     command = [*INTAGLIO, *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
+
+    def hear_ctrl_c() -> None:
+        """A shell's background jobs ignore it, and so would our process if the tests are one."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    return subprocess.Popen(
+        command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, preexec_fn=hear_ctrl_c
+    )
 
 
 def test_the_verbs_are_all_there() -> None:

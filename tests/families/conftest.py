@@ -3,6 +3,7 @@
 import pytest
 import torch
 from transformers.utils import logging
+
 from zoo import ZOO, Pair, PairOf, build
 
 logging.set_verbosity_error()

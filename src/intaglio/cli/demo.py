@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 _MODEL = "smollm2-135m-instruct"
 _QUESTIONS = ("What is the capital of France?", "What is photosynthesis? Answer in one sentence.")
-_CONVERSATION = (
-    "My name is Ada and I have two cats. Say hello to me.",
-    "What is my name, and how many cats do I have?",
-)
+_CONVERSATION = ("Tell me the name of a famous physicist.", "What did he discover?")
 
 
 def demo(
