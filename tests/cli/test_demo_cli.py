@@ -38,7 +38,7 @@ def test_it_pulls_shows_answers_and_talks(run: Run, pulled: list[str]) -> None:
     assert "1 layers of 320 features" in ran.err
     assert ran.err.count(ANSWER) == 4
     assert "> What is the capital of France?" in ran.err
-    assert ran.err.index("a conversation of two turns") < ran.err.index("> My name is Ada")
+    assert ran.err.index("a conversation of two turns") < ran.err.index("> Tell me the name")
     first, second = ran.out.strip().splitlines()
     assert first.startswith("56 tokens in 4 answers at ")
     assert "tokens/s" in first
