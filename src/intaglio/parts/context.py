@@ -11,6 +11,7 @@ are fewer of them than keys. Padding stands at position PAD, which lies after ev
 it, and padding sees at least itself, so no row of scores is empty (an empty row would be NaN).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["PAD", "AttentionContext", "Causal", "Padded", "Scores", "attend", "positions_of", "visible"]
+__all__ = ["PAD", "AttentionContext", "Causal", "Packed", "Padded", "Scores", "attend", "positions_of", "visible"]
 
 PAD = 2**30
 
@@ -102,6 +103,36 @@ class Padded(Causal):
 
     def _make_mask(self, window: int | None) -> Tensor | None:
         return visible(self._positions, self._positions, window)
+
+
+class Packed(Causal):
+    """No cache: one row of documents, one behind the other; each attends to itself alone, by construction.
+
+    Args:
+        lengths: tokens of each document, in order; their positions restart at 0.
+    """
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = list(lengths)
+
+    def planned(self, positions: Tensor) -> Tensor:
+        """Documents share one base, so none may be longer than the trained length; the longest plans for all."""
+        return positions.new_full((1, 1), max(self._lengths))
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor | int, scores: Scores) -> Tensor:
+        parts = (x.split(self._lengths, dim=2) for x in (query, key, value) if isinstance(x, Tensor))
+        outs = [self._attend_one(q, k, v, scores) for q, k, v in zip(*parts, strict=True)]
+        return torch.cat(outs, dim=2)
+
+    def _attend_one(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        length = query.shape[2]
+        bounded = scores.window is not None and scores.window < length
+        mask = self._window_mask(length, scores.window) if bounded else None
+        return attend(query, key, value, scores, mask, causal=mask is None)
+
+    def _window_mask(self, length: int, window: int | None) -> Tensor:
+        place = torch.arange(length, device=self._positions.device)[None]
+        return visible(place, place, window)
 
 
 def positions_of(attention_mask: Tensor) -> Tensor:

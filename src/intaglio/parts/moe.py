@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from intaglio.parts.feed_forward import FeedForward, build_activation
 from intaglio.specs import FeedForwardSpec, MoESpec
 
-__all__ = ["Experts", "MixtureOfExperts", "Router"]
+__all__ = ["Experts", "MixtureOfExperts", "Router", "expert_shares", "load_balancing_loss"]
 
 
 class Router(nn.Module):
@@ -20,6 +20,8 @@ class Router(nn.Module):
         super().__init__()
         self.spec, self.top_k = spec.router, spec.num_experts_per_tok
         self.weight = nn.Parameter(torch.randn(spec.num_experts, hidden_size) * 0.02)
+        self.scores: Tensor | None = None  # of the last forward with gradients: (N, X) and the choice (N, k),
+        self.chosen: Tensor | None = None  # which the load-balancing loss looks at
         self.bias: Tensor | None
         self.register_buffer("bias", torch.zeros(spec.num_experts) if spec.router.bias_correction else None)
 
@@ -28,6 +30,8 @@ class Router(nn.Module):
         logits = F.linear(x.float(), self.weight.float())  # (N, X)
         scores = logits.softmax(dim=-1) if self.spec.scoring == "softmax" else logits.sigmoid()
         chosen = self._preference(scores).topk(self.top_k, dim=-1).indices
+        if torch.is_grad_enabled():
+            self.scores, self.chosen = scores, chosen
         weights = scores.gather(-1, chosen)
         if self.spec.renormalise:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
@@ -71,6 +75,7 @@ class MixtureOfExperts(nn.Module):
 
     def __init__(self, spec: MoESpec, hidden_size: int) -> None:
         super().__init__()
+        self.load_balancing_coef = spec.load_balancing_coef
         self.router = Router(spec, hidden_size)
         self.experts = Experts(spec.expert, spec.num_experts, hidden_size)
         self.shared = FeedForward(spec.shared, hidden_size) if spec.shared else None
@@ -90,6 +95,23 @@ class MixtureOfExperts(nn.Module):
         out = self.experts(tokens[order // chosen.shape[-1]], ends)  # (N*k, E)
         out = out * weights.flatten()[order, None].to(out.dtype)
         return torch.empty_like(out).index_copy(0, order, out).view(*chosen.shape, -1).sum(dim=1)
+
+
+def expert_shares(router: Router) -> Tensor:
+    """(X,): the share of the last forward's choices that fell on each expert; they add up to 1."""
+    assert router.chosen is not None, "no forward with gradients yet"
+    counts = torch.bincount(router.chosen.flatten(), minlength=router.weight.shape[0])
+    return counts / counts.sum()
+
+
+def load_balancing_loss(router: Router) -> Tensor:
+    """X * sum_i share_i * probability_i over the tokens of the last forward (Fedus et al. 2021, equations 4 to 6).
+
+    1 where experts are used evenly, X where one gets everything. Sigmoid scores are divided by their sum first.
+    """
+    assert router.scores is not None, "no forward with gradients yet"
+    probabilities = router.scores / router.scores.sum(dim=-1, keepdim=True)
+    return router.scores.shape[-1] * (expert_shares(router) * probabilities.mean(dim=0)).sum()
 
 
 def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

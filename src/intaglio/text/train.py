@@ -1,7 +1,7 @@
 """Train a byte-level BPE tokenizer on a folder of text files (Sennrich et al. 2016 over bytes, as GPT-2 has it)."""
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from intaglio.errors import UserError
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["Skipped", "TrainedTokenizer", "train_tokenizer"]
+__all__ = ["Skipped", "TrainedTokenizer", "train_on", "train_tokenizer"]
 
 _CHUNK = 1 << 20  # characters or bytes read at a time
 
@@ -49,8 +49,14 @@ def train_tokenizer(
     Raises:
         UserError: no text in the folder, a `vocab_size` that cannot hold the bytes, or no special token.
     """
-    _check_size(vocab_size, special_tokens)
     files, skipped = _sort_out(Path(folder))
+    texts = (piece for file in files for piece in _pieces(file))
+    return TrainedTokenizer(train_on(texts, vocab_size, special_tokens), files, skipped)
+
+
+def train_on(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ("<|endoftext|>",)) -> Tokenizer:
+    """The same on texts that are at hand; see `train_tokenizer`."""
+    _check_size(vocab_size, special_tokens)
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -60,9 +66,9 @@ def train_tokenizer(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator((piece for file in files for piece in _pieces(file)), trainer)
+    backend.train_from_iterator(texts, trainer)
     ends = special_tokens[0]
-    return TrainedTokenizer(Tokenizer(backend, {"bos_token": ends, "eos_token": ends}), files, skipped)
+    return Tokenizer(backend, {"bos_token": ends, "eos_token": ends})
 
 
 def _check_size(vocab_size: int, special_tokens: Sequence[str]) -> None:

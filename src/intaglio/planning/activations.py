@@ -1,0 +1,281 @@
+"""Activations: what the parts of a decoder keep for the backward, as PyTorch keeps it on a CPU.
+
+Each function here walks one part as its forward in `intaglio.parts` does. What other devices do otherwise: on a CPU
+`F.rms_norm` is made of smaller operations that keep the row in fp32 and the normalised row in fp32 beside it (a fused
+one keeps the row and one number), and attention whose values are of another width than its keys (latent attention)
+keeps its probabilities, since the fused kernel wants one width.
+
+Legend: T tokens, E features of the model, H query heads, K key/value heads, D head width, I intermediate features,
+X experts, k experts per token. `tape.make(kind, n)` is a tensor of T * n elements.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from intaglio.planning.tape import Stored, Tape
+from intaglio.specs import (
+    AttentionSpec,
+    BlockSpec,
+    DecoderSpec,
+    FeedForwardSpec,
+    LatentAttentionSpec,
+    LayerNormSpec,
+    MoESpec,
+    NormSpec,
+    RotarySpec,
+    SwishSpec,
+)
+
+__all__ = ["Activations", "activations"]
+
+INT64, FLOAT = 8, 4
+
+Rotaries = dict[tuple[RotarySpec, int], tuple[Stored, Stored]]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes.
+
+    Attributes:
+        by_kind: kept from the forward to the backward, by the part that made them.
+        recomputed: the most that one checkpointed layer makes again, and the gradient of its result.
+    """
+
+    by_kind: dict[str, int]
+    recomputed: int
+
+    @property
+    def kept(self) -> int:
+        return sum(self.by_kind.values())
+
+
+def activations(
+    spec: DecoderSpec, tokens: int, itemsize: int, documents: Sequence[int] | None = None, checkpoint_every: int = 0
+) -> Activations:
+    """What the hidden states of one row of `tokens` keep; logits and loss are counted elsewhere.
+
+    Args:
+        spec: of the model.
+        tokens: in the row.
+        itemsize: bytes of one element in the compute dtype.
+        documents: lengths of the documents that the row packs; None is one sequence, not packed.
+        checkpoint_every: of each that many layers the first keeps only its input; 0 checkpoints none.
+    """
+    tape = Tape(tokens, itemsize, documents)
+    x = _embed(tape, spec)
+    rotaries: Rotaries = {}
+    recomputed = 0
+    for number, block in enumerate(spec.blocks):
+        if checkpoint_every and number % checkpoint_every == 0:
+            tape.keep(x, *_angles(tape, block.attention, rotaries))
+            again = tape.aside()
+            x = _block(again, block, spec.hidden_size, x, rotaries)
+            recomputed = max(recomputed, again.total() + x.num_bytes)
+        else:
+            x = _block(tape, block, spec.hidden_size, x, rotaries)
+    if spec.final_norm:
+        _norm(tape, spec.final_norm, x, spec.hidden_size)
+    return Activations(tape.by_kind(), recomputed)
+
+
+def _embed(tape: Tape, spec: DecoderSpec) -> Stored:
+    tape.keep(tape.make("inputs", 1, INT64))  # the ids, which the table's gradient needs
+    if spec.positions and spec.positions.kind == "learned":
+        tape.keep(tape.make("inputs", 1, INT64))
+    if spec.embedding_scale is not None:
+        tape.keep(Stored("inputs", tape.itemsize))
+    return tape.make("residual", spec.hidden_size)
+
+
+def _block(tape: Tape, block: BlockSpec, size: int, x: Stored, rotaries: Rotaries) -> Stored:
+    def attention(h: Stored) -> Stored:
+        if isinstance(block.attention, LatentAttentionSpec):
+            return _latent_attention(tape, block.attention, size, h, rotaries)
+        return _attention(tape, block.attention, size, h, rotaries)
+
+    def feed_forward(h: Stored) -> Stored:
+        if isinstance(block.feed_forward, MoESpec):
+            return _mixture(tape, block.feed_forward, size, h)
+        return _feed_forward(tape, block.feed_forward, size, h)
+
+    if block.placement == "parallel":
+        _branch(tape, block, size, x, attention)
+        _branch(tape, block, size, x, feed_forward)
+        return tape.make("residual", size)
+    return _residual(tape, block, size, _residual(tape, block, size, x, attention), feed_forward)
+
+
+def _residual(tape: Tape, block: BlockSpec, size: int, x: Stored, f: Callable[[Stored], Stored]) -> Stored:
+    _branch(tape, block, size, x, f)
+    x = tape.make("residual", size)  # a sum keeps nothing
+    return _norm(tape, block.norm, x, size) if block.placement == "post" else x
+
+
+def _branch(tape: Tape, block: BlockSpec, size: int, x: Stored, f: Callable[[Stored], Stored]) -> None:
+    before = block.placement in ("pre", "sandwich", "parallel")
+    out = f(_norm(tape, block.norm, x, size) if before else x)
+    if block.placement in ("residual", "sandwich"):
+        _norm(tape, block.norm, out, size)
+
+
+def _norm(tape: Tape, norm: NormSpec, x: Stored, size: int, rows: int = 1) -> Stored:
+    """Over `rows` rows of `size` features for each token."""
+    if isinstance(norm, LayerNormSpec):  # the row, its mean and its deviation
+        tape.keep(x, tape.make("norm", rows), tape.make("norm", rows))
+        return tape.make("norm", rows * size)
+    wide = tape.as_float("norm", x, rows * size)
+    tape.keep(wide, tape.make("norm", rows, FLOAT), tape.make("norm", rows * size, FLOAT))
+    if norm.unit_offset:
+        tape.keep(Stored("norm", size * tape.itemsize))  # 1 + weight
+    return tape.make("norm", rows * size)
+
+
+def _angles(tape: Tape, spec: AttentionSpec | LatentAttentionSpec, rotaries: Rotaries) -> tuple[Stored, ...]:
+    """cos and sin, one pair for all layers that turn alike."""
+    if not spec.rope:
+        return ()
+    width = spec.qk_rope_head_dim if isinstance(spec, LatentAttentionSpec) else spec.width
+    key = (spec.rope, width)
+    if key not in rotaries:
+        turned = spec.rope.dim or width
+        rotaries[key] = (tape.make("rotary", turned), tape.make("rotary", turned))
+    return rotaries[key]
+
+
+def _attention(tape: Tape, spec: AttentionSpec, size: int, x: Stored, rotaries: Rotaries) -> Stored:
+    tape.keep(x)
+    heads, kv_heads, width = spec.num_heads, spec.kv_heads, spec.width
+    query, key, value = (tape.make("attention", count * width) for count in (heads, kv_heads, kv_heads))
+    if spec.qk_norm:
+        query, key = (_qk_norm(tape, spec, y, count) for y, count in ((query, heads), (key, kv_heads)))
+    if spec.rope:
+        tape.keep(*_angles(tape, spec, rotaries))
+        query, key = tape.make("attention", heads * width), tape.make("attention", kv_heads * width)
+    if spec.softcap is not None:
+        tape.keep(query, *_capped_scores(tape, spec), tape.make("attention", heads * width))
+        return tape.make("attention", size)
+    partly = spec.rope is not None and (spec.rope.dim or width) < width
+    out = _fused(tape, query, key, value, heads, width, spec.window)
+    copied = tape.documents is not None or (partly and heads > 1)  # joined, or turned from (H, T, D) to (T, H, D)
+    tape.keep(tape.make("attention", heads * width) if copied else out)
+    return tape.make("attention", size)
+
+
+def _qk_norm(tape: Tape, spec: AttentionSpec, x: Stored, heads: int) -> Stored:
+    assert spec.qk_norm
+    if spec.qk_norm.over == "head":
+        return _norm(tape, spec.qk_norm.norm, x, spec.width, heads)
+    return _norm(tape, spec.qk_norm.norm, x, heads * spec.width)
+
+
+def _fused(tape: Tape, query: Stored, key: Stored, value: Stored, heads: int, width: int, window: int | None) -> Stored:
+    """The fused kernel: queries, keys, values, the result, one log-sum per row, and a mask where a window binds."""
+    out = tape.make("attention", heads * width)
+    tape.keep(query, key, value, out, tape.make("attention", heads, FLOAT))
+    for length in tape.lengths:
+        if window is not None and window < length:
+            tape.keep(Stored("attention", length * length * tape.itemsize))
+    return out
+
+
+def _squares(tape: Tape) -> int:
+    """Scores of one head."""
+    return sum(length * length for length in tape.lengths)
+
+
+def _capped_scores(tape: Tape, spec: AttentionSpec) -> tuple[Stored, ...]:
+    """Written out: keys and values repeated for every head, tanh, the mask, and the probabilities in fp32."""
+    scores = spec.num_heads * _squares(tape)
+    repeated = [tape.make("attention", spec.num_heads * spec.width) for _ in ("keys", "values")]
+    tanh, mask = Stored("attention", scores * tape.itemsize), Stored("attention", _squares(tape))
+    softmax = Stored("attention", scores * FLOAT)
+    rounded = softmax if tape.itemsize == FLOAT else Stored("attention", scores * tape.itemsize)
+    return (*repeated, tanh, mask, softmax, rounded)
+
+
+def _latent_attention(tape: Tape, spec: LatentAttentionSpec, size: int, x: Stored, rotaries: Rotaries) -> Stored:
+    """The expanded form, which training uses."""
+    tape.keep(x)
+    if spec.q_lora_rank:
+        latent = tape.make("attention", spec.q_lora_rank)
+        tape.keep(_norm(tape, spec.norm, latent, spec.q_lora_rank))
+    joined = tape.make("attention", spec.latent_width)  # the latent and the rotary key are views of one product
+    tape.keep(_norm(tape, spec.norm, joined, spec.kv_lora_rank), *_angles(tape, spec, rotaries))
+    heads, width = spec.num_heads, spec.qk_head_dim
+    rebuilt = tape.make("attention", heads * (spec.qk_nope_head_dim + spec.v_head_dim))
+    query, key = tape.make("attention", heads * width), tape.make("attention", heads * width)
+    if width == spec.v_head_dim:
+        out = _fused(tape, query, key, rebuilt, heads, width, None)
+    else:
+        out = _probabilities(tape, spec, rebuilt)
+    copied = heads > 1 or tape.documents is not None
+    tape.keep(tape.make("attention", heads * spec.v_head_dim) if copied else out)
+    return tape.make("attention", size)
+
+
+def _probabilities(tape: Tape, spec: LatentAttentionSpec, rebuilt: Stored) -> Stored:
+    """Unfused: scaled queries and keys, probabilities and values, all in fp32."""
+    heads = spec.num_heads
+    scaled = [tape.make("attention", heads * spec.qk_head_dim, FLOAT) for _ in ("queries", "keys")]
+    value = tape.as_float("attention", rebuilt, heads * spec.v_head_dim)
+    tape.keep(*scaled, value, Stored("attention", heads * _squares(tape) * FLOAT))
+    return tape.make("attention", heads * spec.v_head_dim)
+
+
+def _feed_forward(tape: Tape, spec: FeedForwardSpec, size: int, x: Stored, kind: str = "feed_forward") -> Stored:
+    tape.keep(x, _inner(tape, spec, kind))
+    return tape.make(kind, size)
+
+
+def _inner(tape: Tape, spec: FeedForwardSpec, kind: str, times: int = 1) -> Stored:
+    """What goes into the last matrix: the bend, times the gated half if there is one; `times` rows for each token."""
+    width = times * spec.intermediate_size
+    inner, bent = tape.make(kind, width), tape.make(kind, width)
+    if isinstance(spec.activation, SwishSpec):
+        tape.keep(inner, tape.make(kind, width))  # x and the sigmoid
+    elif spec.activation in ("relu", "sigmoid"):
+        tape.keep(bent)
+    else:
+        tape.keep(inner)
+    if not spec.gated:
+        return bent
+    tape.keep(bent, tape.make(kind, width))
+    return tape.make(kind, width)
+
+
+def _mixture(tape: Tape, spec: MoESpec, size: int, x: Stored) -> Stored:
+    """The router, then k rows for each token: sorted by expert, run, weighted, and put back in order."""
+    chosen = spec.num_experts_per_tok
+    _router(tape, spec, size, x)
+    tape.keep(tape.make("moe", chosen, INT64), tape.make("moe", chosen, INT64))  # which token; and the order
+    tape.keep(tape.make("moe", chosen * size), _inner(tape, spec.expert, "moe", chosen))
+    if tape.itemsize == 2 and size % 8 == 0 and spec.expert.intermediate_size % 8 == 0:
+        tape.keep(Stored("moe", spec.num_experts * 4))  # where each expert's rows end, for the grouped product
+    tape.keep(tape.make("moe", chosen * size), tape.make("moe", chosen), tape.make("moe", chosen * size))
+    if spec.shared:
+        _feed_forward(tape, spec.shared, size, x, "moe")
+    return tape.make("moe", size)
+
+
+def _router(tape: Tape, spec: MoESpec, size: int, x: Stored) -> None:
+    """In fp32: the row, the scores, the choice, the weights."""
+    if tape.itemsize != FLOAT:
+        tape.keep(Stored("moe", spec.num_experts * size * FLOAT))  # the router's matrix in fp32
+    scores = tape.make("moe", spec.num_experts, FLOAT)
+    tape.keep(tape.as_float("moe", x, size), scores, tape.make("moe", spec.num_experts_per_tok, INT64))
+    if spec.router.num_groups > 1:
+        _groups(tape, spec, scores)
+    if spec.router.renormalise:
+        tape.keep(tape.make("moe", 1, FLOAT), tape.make("moe", spec.num_experts_per_tok, FLOAT))
+
+
+def _groups(tape: Tape, spec: MoESpec, scores: Stored) -> None:
+    """The best groups, the mask of the others, and by what a group was judged."""
+    router = spec.router
+    if router.group_score == "max":
+        biased = tape.make("moe", spec.num_experts, FLOAT) if router.bias_correction else scores
+        tape.keep(biased, tape.make("moe", router.num_groups, FLOAT))
+    else:
+        tape.keep(tape.make("moe", router.num_groups * 2, INT64))
+    tape.keep(tape.make("moe", router.top_groups, INT64), tape.make("moe", router.num_groups, 1))

@@ -1,0 +1,154 @@
+"""The memory of a training run on one device, by arithmetic.
+
+Bytes that stay: weights in the compute dtype, fp32 masters where that is less, fp32 gradients, the optimizer's
+moments. Bytes that come and go: what the forward keeps for the backward, the loss, and the larger of what it needs
+for a moment and what a checkpointed layer makes again. What no arithmetic knows (the allocator's rounding, a device's
+context, the libraries) is not in here.
+
+Legend: T tokens, E features of the model, V vocabulary, C tokens of a chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any, Literal
+
+from intaglio.errors import UserError, nearest
+from intaglio.planning.activations import FLOAT, INT64, activations
+from intaglio.planning.parameters import is_matrix, parameter_shapes
+from intaglio.specs import DecoderSpec, dtype_bytes
+
+__all__ = ["MemoryPlan", "OptimizerName", "plan_training"]
+
+OptimizerName = Literal["adamw", "muon"]
+COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes.
+
+    Attributes:
+        weights: in the compute dtype.
+        master_weights: in fp32; 0 where the weights are fp32 themselves.
+        gradients: in fp32, from the first step to the last.
+        optimizer_states: moments in fp32, and each tensor's count of steps.
+        activations: kept from the forward to the backward, by the part that made them.
+        recomputed: the most that one checkpointed layer makes again, and the gradient of its result.
+        loss: kept by the loss from its forward to its backward.
+        logits: what the loss needs for a moment beside that.
+    """
+
+    weights: int
+    master_weights: int
+    gradients: int
+    optimizer_states: int
+    activations: dict[str, int]
+    recomputed: int
+    loss: int
+    logits: int
+
+    @property
+    def resident(self) -> int:
+        """What stays from step to step."""
+        return self.weights + self.master_weights + self.gradients + self.optimizer_states
+
+    @property
+    def peak(self) -> int:
+        """The most at one time: all activations, and then the loss or, once that is gone, a layer made again.
+
+        Exact to a percent where nothing is checkpointed; the gradients inside a layer made again are not in it.
+        """
+        return self.resident + sum(self.activations.values()) + max(self.loss + self.logits, self.recomputed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data: `peak_bytes`, `resident_bytes` and `components`."""
+        return {"peak_bytes": self.peak, "resident_bytes": self.resident, "components": asdict(self)}
+
+    def rows(self) -> list[tuple[str, int]]:
+        """What a table for people shows: a label and bytes each, what is 0 left out, the peak last."""
+        flat = {name: value for name, value in asdict(self).items() if name != "activations"}
+        kinds = {f"activations: {kind}": value for kind, value in self.activations.items()}
+        rows = {**flat, **kinds, "peak": self.peak}
+        return [(label.replace("_", " "), value) for label, value in rows.items() if value]
+
+
+def plan_training(
+    spec: DecoderSpec,
+    tokens: int,
+    *,
+    dtype: str = "bfloat16",
+    optimizer: OptimizerName = "adamw",
+    chunk: int | None = 1024,
+    checkpoint_every: int = 0,
+    documents: Sequence[int] | None = None,
+) -> MemoryPlan:
+    """What it takes to train every parameter of a decoder.
+
+    Args:
+        spec: of the model.
+        tokens: of a micro-batch: one packed row, every token a target.
+        dtype: what the model computes in; masters, gradients and moments are fp32.
+        optimizer: adamw for everything; or muon, one moment, for the matrices in layers and adamw for the rest.
+        chunk: tokens whose logits exist at once; None makes them all (the plain loss).
+        checkpoint_every: of each that many layers the first is computed again in the backward; 0 for none.
+        documents: lengths of the documents in the row; None is one as long as it. Only windows, soft-capped scores
+            and latent attention cost less in short ones.
+
+    Raises:
+        UserError: a dtype that nothing is trained in; documents that are not as long as the row together.
+    """
+    if dtype not in COMPUTE_DTYPES:
+        raise UserError(f"cannot train in {dtype!r}", mend=nearest(dtype, COMPUTE_DTYPES))
+    if documents is not None and sum(documents) != tokens:
+        raise UserError(f"documents of {sum(documents)} tokens in a row of {tokens}", mend="give all their lengths")
+    itemsize, count = dtype_bytes(dtype), spec.num_parameters()
+    kept = activations(spec, tokens, itemsize, documents or (tokens,), checkpoint_every)
+    loss, logits = _plain_loss(spec, tokens, itemsize) if chunk is None else _loss(spec, tokens, itemsize, chunk)
+    return MemoryPlan(
+        weights=count * itemsize,
+        master_weights=0 if itemsize == FLOAT else count * FLOAT,
+        gradients=count * FLOAT,
+        optimizer_states=_optimizer_states(spec, optimizer),
+        activations=kept.by_kind,
+        recomputed=kept.recomputed,
+        loss=loss,
+        logits=logits,
+    )
+
+
+def _optimizer_states(spec: DecoderSpec, optimizer: OptimizerName) -> int:
+    """AdamW: two moments and a step count a tensor; Muon: one moment."""
+    states = 0
+    for name, shape in parameter_shapes(spec).items():
+        muon = optimizer == "muon" and is_matrix(name, shape)
+        states += prod(shape) * FLOAT if muon else (2 * prod(shape) + 1) * FLOAT
+    return states
+
+
+def _loss(spec: DecoderSpec, tokens: int, itemsize: int, chunk: int) -> tuple[int, int]:
+    """Chunked: the gradients of the hidden states (T, E) and of the output matrix (V, E; fp32), and where targets are.
+
+    For a moment: in the forward the hidden states twice, a chunk's logits and the gradient of the chunk before; in
+    the backward both gradients scaled, that of the output matrix in the compute dtype as well.
+    """
+    rows, matrix = tokens * spec.hidden_size, spec.vocab_size * spec.hidden_size
+    before = itemsize if tokens > chunk else 0
+    forward = 2 * rows * itemsize + min(chunk, tokens) * spec.vocab_size * (_logit_bytes(spec, itemsize) + before)
+    rounded = 0 if itemsize == FLOAT else matrix * itemsize
+    backward = rows * itemsize + matrix * FLOAT + rounded
+    return rows * itemsize + matrix * FLOAT + tokens * INT64, max(forward, backward)
+
+
+def _logit_bytes(spec: DecoderSpec, itemsize: int) -> int:
+    """Of one logit at the worst moment: fp32 beside what the product gave; with a cap, its slope and their product."""
+    if spec.logit_softcap:
+        return 3 * FLOAT
+    return FLOAT if itemsize == FLOAT else itemsize + FLOAT
+
+
+def _plain_loss(spec: DecoderSpec, tokens: int, itemsize: int) -> tuple[int, int]:
+    """Whole: hidden states, log-probabilities (T, V; fp32), targets and their number; for a moment two gradients
+    as large as the log-probabilities."""
+    whole = tokens * spec.vocab_size * FLOAT
+    return tokens * spec.hidden_size * itemsize + whole + tokens * INT64 + FLOAT, 2 * whole

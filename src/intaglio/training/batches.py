@@ -1,0 +1,200 @@
+"""From a source of examples to the micro-batches of each optimizer step, without padding.
+
+A micro-batch is a few packed rows laid end to end: (1, N) tokens, and the lengths of the documents in them, from which
+attention and positions follow. The order depends on the seed and the epoch alone, and where the stream stands is three
+numbers: resumed training reads exactly what uninterrupted training would have.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from intaglio.errors import UserError
+from intaglio.text.examples import Example
+from intaglio.text.mixture import Mixture
+from intaglio.text.packing import Method, PackedRows, Piece, efficiency, pack
+from intaglio.text.store import Source, Store
+
+__all__ = ["IGNORE", "Batch", "BatchStream", "evaluation_batches", "make_batch"]
+
+IGNORE = -100  # the label of a place that predicts nothing; PyTorch's cross-entropy skips it
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch: documents one after the other.
+
+    Attributes:
+        ids: `(1, N)` int64.
+        positions: `(1, N)` int64, from 0 in each document.
+        documents: tokens of each document in order; they sum to N.
+        labels: `(1, N)` int64, at each place the id that follows it in its document if that one is supervised, or -100.
+        num_targets: labels that are not -100.
+        wheres: for each document where it came from.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    documents: list[int]
+    labels: torch.Tensor
+    num_targets: int
+    wheres: list[str]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch with its tensors on `device`."""
+        move = {name: getattr(self, name).to(device, non_blocking=True) for name in ("ids", "positions", "labels")}
+        return replace(self, **move)
+
+
+class BatchStream:
+    """An endless stream of micro-batches, epoch after epoch, the same for the same arguments.
+
+    Ranks take turns: the micro-batches that all ranks get for one step are together those that a single process with
+    `world` times the accumulation gets for it.
+
+    Args:
+        source: examples; a store is read in a new order each epoch.
+        micro_batch: rows of a micro-batch.
+        max_length: tokens a row holds.
+        packing: see `pack`.
+        seed: decides the order.
+        rank: of this process, from 0.
+        world: number of processes.
+
+    Raises:
+        UserError: `source` has no examples.
+    """
+
+    def __init__(
+        self,
+        source: Source | Store,
+        micro_batch: int,
+        max_length: int,
+        packing: Method = "best_fit",
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        assert micro_batch > 0, "a micro-batch has at least one row"
+        assert 0 <= rank < world, f"rank {rank} of {world}"
+        self._source = source if isinstance(source, Source) else Mixture.of(source)
+        self._micro_batch, self._max_length, self._packing, self._seed = micro_batch, max_length, packing, seed
+        self._rank, self._world = rank, world
+        self._begin(epoch=0, window=0)
+
+    @property
+    def epoch(self) -> int:
+        """How many times the source has been read to its end."""
+        return self._epoch
+
+    @property
+    def num_rows(self) -> int:
+        """PackedRows of the window being read, which is the whole epoch unless the source is streamed."""
+        return len(self._rows)
+
+    @property
+    def efficiency(self) -> float:
+        """The share of those rows' places that hold a token."""
+        return efficiency(self._rows, self._max_length)
+
+    def step(self, accumulation: int) -> list[Batch]:
+        """This rank's micro-batches of the next optimizer step, `accumulation` of them."""
+        batches = []
+        for turn in range(accumulation * self._world):
+            pieces = self._take(self._micro_batch)
+            if turn % self._world == self._rank:
+                batches.append(_make_batch(pieces))
+        return batches
+
+    def state(self) -> dict[str, int]:
+        """Where the stream stands between two steps, for `load_state`: JSON, and the same on every rank."""
+        return {"epoch": self._epoch, "window": self._window, "row": self._row, "rows": len(self._rows)}
+
+    def load_state(self, state: dict[str, int]) -> None:
+        """Goes on from where the stream that `state` came from stood.
+
+        Raises:
+            UserError: the examples or their packing are not those of that stream.
+        """
+        self._begin(state["epoch"], state["window"])
+        if len(self._rows) != state["rows"]:
+            raise UserError(
+                f"the data give {len(self._rows)} rows, and gave {state['rows']} when the run was saved",
+                mend="resume with the same files, tokenizer, seed, length and packing",
+            )
+        self._row = state["row"]
+
+    def _begin(self, epoch: int, window: int) -> None:
+        """Stands before the first row of a window; at the end of an epoch, of the next one's first."""
+        self._epoch, self._window = epoch, window
+        self._windows = self._source.windows(epoch, self._seed, window)
+        store = next(self._windows, None)
+        if store is None:
+            raise UserError("there are no examples to train on")
+        self._read(store)
+
+    def _read(self, store: Store) -> None:
+        self._store, self._row = store, 0
+        rng = np.random.default_rng([self._seed, self._epoch, self._window])
+        self._rows: PackedRows = pack(store.lengths, self._max_length, self._packing).shuffled(rng)
+
+    def _advance(self) -> None:
+        store = next(self._windows, None)
+        if store is None:
+            self._begin(self._epoch + 1, 0)
+            return
+        self._window += 1
+        self._read(store)
+
+    def _take(self, rows: int) -> list[tuple[Store, Piece]]:
+        """The documents of the next rows, across the border of an epoch if it comes to that."""
+        pieces: list[tuple[Store, Piece]] = []
+        for _ in range(rows):
+            while self._row == len(self._rows):
+                self._advance()
+            pieces += [(self._store, piece) for piece in self._rows[self._row]]
+            self._row += 1
+        return pieces
+
+
+def evaluation_batches(
+    store: Store, micro_batch: int, max_length: int, packing: Method = "best_fit"
+) -> Iterator[Batch]:
+    """Every example of `store` once, packed in the store's own order; the last batch may have fewer rows."""
+    rows = pack(store.lengths, max_length, packing)
+    for first in range(0, len(rows), micro_batch):
+        yield _make_batch([(store, piece) for row in rows[first : first + micro_batch] for piece in row])
+
+
+def make_batch(examples: Sequence[Example]) -> Batch:
+    """One micro-batch of whole examples, one after the other.
+
+    A document's first token is nobody's label: what stands before it is another document (or nothing).
+    """
+    lengths = np.array([len(example.ids) for example in examples])
+    starts = np.cumsum(lengths) - lengths
+    ids = np.concatenate([example.ids for example in examples]).astype(np.int64)  # (N,)
+    target = np.concatenate([example.supervised for example in examples])  # (N,)
+    target[starts] = False
+    labels = np.full_like(ids, IGNORE)
+    labels[:-1] = np.where(target[1:], ids[1:], IGNORE)
+    positions = np.arange(len(ids)) - np.repeat(starts, lengths)
+    return Batch(
+        ids=torch.from_numpy(ids)[None],
+        positions=torch.from_numpy(positions)[None],
+        documents=lengths.tolist(),
+        labels=torch.from_numpy(labels)[None],
+        num_targets=int(target.sum()),
+        wheres=[example.where for example in examples],
+    )
+
+
+def _make_batch(pieces: Sequence[tuple[Store, Piece]]) -> Batch:
+    return make_batch([_cut(store[piece.sample], piece) for store, piece in pieces])
+
+
+def _cut(example: Example, piece: Piece) -> Example:
+    taken = slice(piece.start, piece.stop)
+    return Example(example.ids[taken], example.supervised[taken], example.where)

@@ -1,0 +1,147 @@
+"""The one loop. It knows a model, an objective, a stream of batches and optimizers, and nothing else.
+
+A step is a few micro-batches: each one's summed loss is divided by the targets of the whole step, so that splitting a
+step changes nothing; gradients meet in the fp32 masters; clip, step, publish.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from intaglio.errors import UserError
+from intaglio.training.batches import Batch, BatchStream
+from intaglio.training.master import MasterWeights
+from intaglio.training.objectives.objective import Objective
+from intaglio.training.schedule import ScheduleSpec
+
+__all__ = ["Loop", "Step", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one optimizer step was.
+
+    Attributes:
+        number: from 1.
+        loss: nats per target.
+        extra: the auxiliary loss (balance), 0 without one.
+        grad_norm: before clipping.
+        learning_rate: of the first group.
+        tokens: that went through the model, all of them real.
+        targets: of them with a label.
+        seconds: it took.
+    """
+
+    number: int
+    loss: float
+    extra: float
+    grad_norm: float
+    learning_rate: float
+    tokens: int
+    targets: int
+    seconds: float
+
+
+class Loop:
+    """Steps a model.
+
+    Args:
+        model: trained in place; its masters are `masters`.
+        masters: see `MasterWeights`.
+        objective: what is minimised.
+        stream: where batches come from.
+        optimizers: over the masters.
+        schedule: of the learning rate.
+        steps: of the whole run; the schedule looks at it.
+        accumulation: micro-batches of a step.
+        clip: see `Recipe`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        masters: MasterWeights,
+        objective: Objective,
+        stream: BatchStream,
+        optimizers: Sequence[torch.optim.Optimizer],
+        schedule: ScheduleSpec,
+        *,
+        steps: int,
+        accumulation: int = 1,
+        clip: float = 1.0,
+    ) -> None:
+        self.model, self.masters, self.objective, self.stream = model, masters, objective, stream
+        self.optimizers, self.schedule = optimizers, schedule
+        self.steps, self.accumulation, self.clip = steps, accumulation, clip
+        self.done = 0
+        self.tokens_seen = 0
+
+    def run(self, each: Callable[[Step], bool]) -> None:
+        """Steps until the end, or until `each` says so by returning False."""
+        self.model.train()
+        while self.done < self.steps and each(self.step()):
+            pass
+
+    def step(self) -> Step:
+        """One optimizer step.
+
+        Raises:
+            UserError: the loss or the gradient is not finite; names the step and the rows of its batches.
+        """
+        start = time.perf_counter()
+        batches = self.stream.step(self.accumulation)
+        targets = sum(batch.num_targets for batch in batches)
+        self.masters.zero_grad()
+        loss, extra = 0.0, 0.0
+        for batch in batches:
+            one, more = self._backward(batch, max(targets, 1))
+            loss, extra = loss + one, extra + more
+        norm = self._clip()
+        self._require_finite(loss, norm, batches)
+        rate = self._update()
+        self.done += 1
+        tokens = sum(batch.ids.numel() for batch in batches)
+        self.tokens_seen += tokens
+        return Step(self.done, loss, extra, norm, rate, tokens, targets, time.perf_counter() - start)
+
+    def _backward(self, batch: Batch, targets: int) -> tuple[float, float]:
+        """Adds the micro-batch's gradients; returns its part of the step's loss."""
+        found = self.objective(self.model, batch)
+        part = found.total / targets
+        extra = found.extra * (batch.num_targets / targets) if found.extra is not None else None
+        (part if extra is None else part + extra).backward()
+        return part.item(), extra.item() if extra is not None else 0.0
+
+    def _clip(self) -> float:
+        parameters = self.masters.parameters()
+        return float(torch.nn.utils.clip_grad_norm_(parameters, self.clip or math.inf))
+
+    def _update(self) -> float:
+        factor = self.schedule.factor(self.done, self.steps)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["peak"] * factor
+            optimizer.step()
+        self.masters.publish()
+        return float(self.optimizers[-1].param_groups[0]["lr"])
+
+    def _require_finite(self, loss: float, norm: float, batches: Sequence[Batch]) -> None:
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        rows = [where for batch in batches for where in batch.wheres]
+        shown = ", ".join(rows[:6]) + (f" and {len(rows) - 6} more" if len(rows) > 6 else "")
+        what = f"the {'gradient' if math.isfinite(loss) else 'loss'} of step {self.done + 1} is not finite"
+        raise UserError(what, where=shown, mend="look at these rows, or lower the learning rate")
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, objective: Objective, batches: Sequence[Batch]) -> float:
+    """Nats per target over held-out batches."""
+    model.eval()
+    total = sum(objective(model, batch).total.item() for batch in batches)
+    model.train()
+    return total / max(sum(batch.num_targets for batch in batches), 1)

@@ -1,0 +1,95 @@
+"""Cross-entropy through the output matrix in chunks of tokens, so that (tokens, vocabulary) never exists whole.
+
+Legend: N tokens with a target, E features, V vocabulary, C tokens of a chunk.
+
+The gradient of a softmax is known in closed form, so each chunk's part of it is made while its logits are at hand:
+three products a chunk, as many as the plain loss needs, and none done twice.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["chunked_cross_entropy"]
+
+
+def chunked_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    chunk: int = 1024,
+    softcap: float | None = None,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """Sum over tokens of -log softmax(hidden @ weight^T)[target] + z_loss * logsumexp^2; exact in value and gradient.
+
+    Logits and their softmax are fp32 whatever the dtype of the inputs.
+
+    Args:
+        hidden: (N, E); N may be 0.
+        weight: (V, E).
+        targets: (N,).
+        chunk: C; more memory, fewer products.
+        softcap: see `DecoderSpec.logit_softcap`.
+        z_loss: weight of the squared log-partition (Chowdhery et al. 2022, section 5).
+
+    Returns:
+        a scalar in fp32.
+    """
+    total: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk, softcap, z_loss)
+    return total
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, softcap: float | None, z_loss: float
+    ) -> Tensor:
+        wanted = hidden.requires_grad or weight.requires_grad
+        d_hidden = torch.empty_like(hidden) if wanted else None  # (N, E)
+        d_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32)) if wanted else None
+        total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+        for start in range(0, hidden.shape[0], chunk):
+            rows = slice(start, start + chunk)
+            loss, d_logits = _one_chunk(hidden[rows], weight, targets[rows], softcap, z_loss)
+            total += loss
+            if d_hidden is not None and d_weight is not None:
+                d_logits = d_logits.to(weight.dtype)  # (C, V)
+                d_hidden[rows] = d_logits @ weight
+                d_weight += d_logits.T @ hidden[rows]
+        ctx.save_for_backward(*(g for g in (d_hidden, d_weight) if g is not None))
+        ctx.weight_dtype = weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden, d_weight = ctx.saved_tensors
+        scale = gradients[0]
+        return d_hidden * scale.to(d_hidden.dtype), (d_weight * scale).to(ctx.weight_dtype), None, None, None, None
+
+
+def _one_chunk(
+    hidden: Tensor, weight: Tensor, targets: Tensor, softcap: float | None, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """The chunk's loss, and its gradient by the plain logits (C, V)."""
+    logits = F.linear(hidden, weight)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    plain_slope = None
+    if softcap is not None:
+        logits = torch.tanh(logits / softcap)
+        plain_slope = 1 - logits.square()
+        logits = logits * softcap
+    chosen = logits.gather(-1, targets[:, None])  # (C, 1)
+    highest = logits.amax(dim=-1, keepdim=True)
+    slope = logits.sub_(highest).exp_()  # in place: at this size every pass is a walk through memory
+    mass = slope.sum(dim=-1, keepdim=True)
+    partition = highest + mass.log()
+    loss = (partition - chosen + z_loss * partition.square()).sum()
+    slope.div_(mass)  # softmax
+    if z_loss:
+        slope *= 1 + 2 * z_loss * partition
+    slope.scatter_add_(-1, targets[:, None], torch.full_like(chosen, -1.0))
+    return loss, slope if plain_slope is None else slope * plain_slope

@@ -1,0 +1,33 @@
+"""What the loop asks of an objective, and nothing else."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from intaglio.training.batches import Batch
+
+__all__ = ["Loss", "Objective"]
+
+
+@dataclass
+class Loss:
+    """The loss of one micro-batch, not yet divided.
+
+    Attributes:
+        total: summed over targets, in nats; the loop divides by the targets of the whole optimizer step, so that
+            splitting a step into micro-batches changes nothing.
+        extra: added to the divided loss as it is, weighted by the micro-batch's share of the step's targets (balance).
+        metrics: sums over targets to be logged as means (`correct`, ...).
+    """
+
+    total: Tensor
+    extra: Tensor | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Objective(Protocol):
+    """A loss over batches."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        """The loss of one micro-batch; a batch without targets gives 0 that is still part of the graph."""

@@ -1,0 +1,300 @@
+"""A run: a recipe put together, stepped, watched, saved and, after a stop, gone on with.
+
+RUN/
+    recipe.yaml     as it was resolved
+    log.jsonl       a line for every step, evaluation and sample
+    curves.png      loss, learning rate, gradient norm
+    model/          a complete model directory, usable at once
+    checkpoints/    everything a step depends on; the last few
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import yaml
+
+from intaglio.checkpoints.load import DTYPES
+from intaglio.checkpoints.models import load_model, load_tokenizer
+from intaglio.checkpoints.save import save_model
+from intaglio.errors import UserError
+from intaglio.files import whole_file
+from intaglio.lineage.presets import preset
+from intaglio.lineage.resolve import resolve_spec
+from intaglio.models.decoder import Decoder
+from intaglio.models.init import init_weights
+from intaglio.specs import DecoderSpec, load_yaml, validate
+from intaglio.text.tokenizer import Tokenizer
+from intaglio.text.train import train_on
+from intaglio.training.batches import Batch, BatchStream, evaluation_batches
+from intaglio.training.data import read_data, samples_of, sources_of
+from intaglio.training.log import Log, draw_log, measured_peak, read_log
+from intaglio.training.loop import Loop, Step, evaluate
+from intaglio.training.master import MasterWeights
+from intaglio.training.objectives.language_model import LanguageModel
+from intaglio.training.objectives.objective import Objective
+from intaglio.training.optimizer import build_optimizers
+from intaglio.training.recipe import Recipe
+from intaglio.training.rollout import continue_prompts
+from intaglio.training.state import last_checkpoint, load_state, prune, save_state
+from intaglio.training.tricks import NoisyEmbeddings, compile_feed_forwards, recompute_activations
+
+__all__ = ["Outcome", "build_model", "build_spec", "build_tokenizer", "resume", "train"]
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        run: its folder.
+        steps: done in all.
+        stopped: the signal that ended it early, or None.
+        loss: of the last step, nats per target.
+        eval_loss: of the last evaluation.
+    """
+
+    run: Path
+    steps: int
+    stopped: int | None
+    loss: float | None
+    eval_loss: float | None
+
+
+def train(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
+    """Trains from the beginning into a new folder.
+
+    Raises:
+        UserError: the folder holds a run already; or what the recipe names is missing or does not fit.
+    """
+    if (run / "recipe.yaml").exists():
+        raise UserError("holds a run already", where=str(run), mend=f"go on with it: intaglio train --resume {run}")
+    run.mkdir(parents=True, exist_ok=True)
+    with whole_file(run / "recipe.yaml") as beside:
+        beside.write_text(yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return _Run(recipe, run, say, quiet).go()
+
+
+def resume(run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
+    """Goes on with a run from its last checkpoint, as if it had never stopped; from the start if it saved none.
+
+    Raises:
+        UserError: no run there, or its checkpoint or data are not what they were.
+    """
+    recipe: Recipe = validate(Recipe, load_yaml(run / "recipe.yaml"), str(run / "recipe.yaml"))
+    return _Run(recipe, run, say, quiet).go()
+
+
+def build_tokenizer(recipe: Recipe) -> Tokenizer:
+    """The tokenizer a recipe names, its model's, or one trained on its data."""
+    match recipe.tokenizer:
+        case None:
+            assert recipe.model is not None
+            return load_tokenizer(recipe.model)
+        case str(name):
+            return load_tokenizer(name)
+        case trained:
+            texts = (sample.text or "" for source in sources_of(recipe) for sample in samples_of(source))
+            return train_on(texts, trained.vocab_size)
+
+
+def build_spec(recipe: Recipe, tokenizer: Tokenizer) -> DecoderSpec:
+    """What the recipe's model is, without its weights."""
+    if recipe.model is not None:
+        _, spec, _ = resolve_spec(recipe.model)
+        return spec
+    if isinstance(recipe.architecture, str):
+        return preset(recipe.architecture).spec
+    given = {"vocab_size": tokenizer.vocab_size, **(recipe.architecture or {})}
+    return validate(DecoderSpec, given, "architecture")
+
+
+def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
+    """The model a recipe starts from, in fp32."""
+    if recipe.model is not None:
+        return load_model(recipe.model, dtype="float32", device=recipe.device)
+    model = Decoder(build_spec(recipe, tokenizer))
+    init_weights(model, recipe.seed)
+    return model.to(recipe.device)
+
+
+class _Run:
+    """The pieces of one run, and the hooks between its steps."""
+
+    def __init__(self, recipe: Recipe, run: Path, say: Say, quiet: bool) -> None:
+        self.recipe, self.run, self.say, self.quiet = recipe, run, say, quiet
+        if recipe.threads:
+            torch.set_num_threads(recipe.threads)
+        torch.manual_seed(recipe.seed)
+        self.tokenizer = self._tokenizer()
+        self.data = read_data(recipe, self.tokenizer)
+        self.stream = BatchStream(self.data.train, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
+        self.model = build_model(recipe, self.tokenizer)
+        self.masters = MasterWeights(self.model, DTYPES[recipe.precision])
+        self.optimizers = build_optimizers(recipe.optimizer, self.masters.masters)
+        self.objective = self._objective()
+        self.steps = recipe.steps or self._steps_of(recipe.epochs or 1.0)
+        self.held_out = list(self._held_out())
+        self.loop = Loop(
+            self.model,
+            self.masters,
+            self.objective,
+            self.stream,
+            self.optimizers,
+            recipe.schedule,
+            steps=self.steps,
+            accumulation=recipe.accumulation,
+            clip=recipe.clip,
+        )
+        self.last_loss: float | None = None
+        self.eval_loss: float | None = None
+        self.best, self.worse = float("inf"), 0
+        if recipe.checkpointing:
+            recompute_activations(self.model, recipe.checkpointing)
+        if recipe.compile:
+            compile_feed_forwards(self.model)
+
+    def go(self) -> Outcome:
+        """Steps to the end or to a signal; saves either way."""
+        self._pick_up()
+        self._introduce()
+        if self.loop.done < self.steps:
+            with _signals() as received, self._log() as self.log:
+                self.loop.run(lambda step: self._after(step, received))
+            self._save()
+            stopped = received[0] if received else None
+        else:
+            stopped = None
+        draw_log(self.run / "log.jsonl", self.run / "curves.png")
+        return Outcome(self.run, self.loop.done, stopped, self.last_loss, self.eval_loss)
+
+    def _tokenizer(self) -> Tokenizer:
+        """Trained or loaded once; a resumed run takes the one it saved."""
+        kept = self.run / "tokenizer"
+        if kept.exists():
+            return Tokenizer.from_directory(kept)
+        tokenizer = build_tokenizer(self.recipe)
+        kept.mkdir(parents=True)
+        tokenizer.save(kept)
+        return tokenizer
+
+    def _objective(self) -> Objective:
+        spec = self.recipe.objective
+        objective: Objective = LanguageModel(spec.chunk, spec.z_loss)
+        return NoisyEmbeddings(objective, self.recipe.neftune) if self.recipe.neftune else objective
+
+    def _steps_of(self, epochs: float) -> int:
+        rows_a_step = self.recipe.micro_batch * self.recipe.accumulation
+        return max(1, round(epochs * self.stream.num_rows / rows_a_step))
+
+    def _held_out(self) -> Iterator[Batch]:
+        if len(self.data.validation):
+            recipe = self.recipe
+            yield from evaluation_batches(self.data.validation, recipe.micro_batch, recipe.max_length, recipe.packing)
+
+    def _log(self) -> Log:
+        documents = sum(self.data.train.counts)
+        mean = self.recipe.max_length if self.recipe.packing == "contiguous" else max(2, self._tokens() // documents)
+        flops = 3 * self.model.spec.flops_per_token(min(mean, self.model.spec.context_limit))
+        peak = measured_peak(DTYPES[self.recipe.precision])
+        return Log(self.run / "log.jsonl", self.steps, flops, peak, done=self.loop.done, quiet=self.quiet)
+
+    def _tokens(self) -> int:
+        return int(self.stream.efficiency * self.stream.num_rows * self.recipe.max_length)
+
+    def _introduce(self) -> None:
+        counts, spec = self.data.counts, self.model.spec
+        self.say(
+            f"{spec.num_parameters() / 1e6:.1f} M parameters; {counts.kept} of {counts.read} rows "
+            f"({counts.truncated} truncated, {counts.dropped_long} too long, {counts.dropped_empty} without a target), "
+            f"{len(self.data.validation)} held out, {self.data.removed} of those removed as known"
+        )
+        self.say(f"packing fills {self.stream.efficiency:.1%} of {self.stream.num_rows} rows; {self.steps} steps")
+
+    def _pick_up(self) -> None:
+        """Goes to where the last checkpoint stands, and takes back what the log said after it."""
+        path = last_checkpoint(self.run)
+        if path is None:
+            (self.run / "log.jsonl").unlink(missing_ok=True)
+            return
+        state = load_state(path, self.masters, self.optimizers)
+        self.stream.load_state(state["cursor"])
+        self.loop.done, self.loop.tokens_seen = state["step"], state["tokens_seen"]
+        self.best, self.worse = state["best"] or float("inf"), state["worse"]
+        lines = read_log(self.run / "log.jsonl", until=state["step"])
+        with whole_file(self.run / "log.jsonl") as beside, Log(beside, self.steps, 1, 1, quiet=True) as log:
+            for line in lines:
+                log.line(**line)
+        self.say(f"resumed at step {state['step']}")
+
+    def _after(self, step: Step, received: list[int]) -> bool:
+        """Between two steps: log, evaluate, sample, save; False ends the run."""
+        self.last_loss = step.loss
+        self.log.step(step)
+        go_on = not self._due(self.recipe.evaluate_every, step) or self._evaluate(step)
+        if self._due(self.recipe.sample_every, step):
+            self._sample(step)
+        if self._due(self.recipe.save_every, step) and step.number < self.steps:
+            self._save()
+        return go_on and not received
+
+    def _due(self, every: int, step: Step) -> bool:
+        return bool(every) and (step.number % every == 0 or step.number == self.steps)
+
+    def _evaluate(self, step: Step) -> bool:
+        """Held-out loss; False once it has not improved for `patience` evaluations."""
+        if not self.held_out:
+            return True
+        self.eval_loss = evaluate(self.model, self.objective, self.held_out)
+        self.log.line(step=step.number, eval_loss=self.eval_loss)
+        self.log.say(f"step {step.number}: held-out loss {self.eval_loss:.4f}")
+        better = self.eval_loss < self.best
+        self.best, self.worse = min(self.best, self.eval_loss), 0 if better else self.worse + 1
+        if better and self.recipe.patience:
+            save_model(self.model, self.run / "best", self.tokenizer)
+        return not self.recipe.patience or self.worse < self.recipe.patience
+
+    def _sample(self, step: Step) -> None:
+        texts = continue_prompts(
+            self.model, self.tokenizer, self.recipe.prompts, self.recipe.sample_tokens, self.recipe.seed
+        )
+        for prompt, text in zip(self.recipe.prompts, texts, strict=True):
+            self.log.line(step=step.number, prompt=prompt, sample=text)
+            self.log.say(f"step {step.number}: {prompt}|{text}")
+
+    def _save(self) -> None:
+        state: dict[str, Any] = {
+            "tokens_seen": self.loop.tokens_seen,
+            "cursor": self.stream.state(),
+            "best": self.best if self.best < float("inf") else None,
+            "worse": self.worse,
+            "recipe": self.recipe.plain(),
+        }
+        save_state(self.run, self.loop.done, self.masters, self.optimizers, state)
+        prune(self.run, self.recipe.keep)
+        save_model(self.model, self.run / "model", self.tokenizer)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects Ctrl-C and SIGTERM, so that the step at hand is finished and saved; a second one ends at once."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

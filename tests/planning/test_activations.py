@@ -1,0 +1,76 @@
+"""Counted activations, held against what autograd is seen to keep: equal integers."""
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from intaglio.models.decoder import Decoder
+from intaglio.parts.context import Causal, Packed
+from intaglio.planning.activations import activations
+from intaglio.specs import DecoderSpec
+from intaglio.training.tricks import recompute_activations
+from tiny_specs import LATENT, ZOO, attention, block, decoder, with_attention, with_moe
+
+TOKENS = 12
+RMS_OFFSET = {"kind": "rms_norm", "unit_offset": True}
+
+SPECS = {
+    **ZOO,
+    "offset norms": decoder(block(norm=RMS_OFFSET, attention=attention(qk_norm={"norm": RMS_OFFSET}))),
+    "soft-capped, one head for all": with_attention(num_kv_heads=1, softcap=20.0, rope=None),
+    "one head, partly rotary": with_attention(num_heads=1, rope={"dim": 4}),
+    "latent, values as wide as keys": decoder(block(attention={**LATENT, "v_head_dim": 12})),
+    "groups by their best": with_moe(router={"num_groups": 4, "top_groups": 2, "renormalise": False}),
+    "groups by their best, with a bias": with_moe(router={"num_groups": 4, "top_groups": 2, "bias_correction": True}),
+    "narrow experts": with_moe(expert={"intermediate_size": 12, "activation": "gelu"}),
+}
+
+
+def kept(model: Decoder, context: Causal, positions: torch.Tensor) -> int:
+    """Bytes of the storages that autograd keeps of a forward to the hidden states, parameters left out."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            storages[storage.data_ptr()] = storage
+        return tensor
+
+    ids = torch.randint(model.spec.vocab_size, positions.shape)
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = model.hidden_states(ids, positions, context)
+    assert out.requires_grad
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_row_keeps_what_is_counted(spec: DecoderSpec, dtype: torch.dtype) -> None:
+    model = Decoder(spec).to(dtype)
+    assert activations(spec, TOKENS, dtype.itemsize).kept == kept(model, Causal(), torch.arange(TOKENS)[None])
+    for documents in ([TOKENS], [5, 6, 1]):
+        positions = torch.cat([torch.arange(length) for length in documents])[None]
+        counted = activations(spec, TOKENS, dtype.itemsize, documents)
+        assert counted.kept == kept(model, Packed(documents), positions)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_checkpointed_layer_keeps_its_input(dtype: torch.dtype, every: int) -> None:
+    spec = decoder(block(attention=attention(rope=None), repeat=4))
+    model = Decoder(spec).to(dtype)
+    recompute_activations(model, every)
+    counted = activations(spec, TOKENS, dtype.itemsize, checkpoint_every=every)
+    assert counted.kept == kept(model, Causal(), torch.arange(TOKENS)[None])
+    plain = activations(spec, TOKENS, dtype.itemsize).kept
+    one = activations(decoder(block(attention=attention(rope=None)), final_norm=None), TOKENS, dtype.itemsize)
+    assert counted.kept < plain
+    gradient = TOKENS * spec.hidden_size * dtype.itemsize
+    assert counted.recomputed == one.kept - one.by_kind["inputs"] + gradient
+
+
+def test_parts_add_up() -> None:
+    counted = activations(ZOO["experts and a shared one"], TOKENS, 4)
+    assert sum(counted.by_kind.values()) == counted.kept
+    assert counted.by_kind.keys() == {"inputs", "residual", "rotary", "norm", "attention", "moe"}

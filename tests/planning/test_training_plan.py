@@ -1,0 +1,160 @@
+"""The plan of a training step, held against a real one: bytes that stay are equal, the peak is what is allocated."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.profiler import ProfilerActivity, profile
+
+from intaglio.errors import UserError
+from intaglio.lineage import preset
+from intaglio.models.decoder import Decoder
+from intaglio.parts.context import Packed
+from intaglio.planning import plan_training
+from intaglio.specs import DecoderSpec
+from intaglio.training.master import MasterWeights
+from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
+from intaglio.training.optimizer import OptimizerSpec, build_optimizers
+from intaglio.training.tricks import recompute_activations
+from tiny_specs import GATED, LAYER, ZOO, block, decoder
+
+TOKENS, CHUNK = 256, 64
+
+SPECS = {
+    "LLaMA-like": decoder(block(repeat=3), vocab_size=512),
+    "GPT-like": decoder(block(placement="post", norm=LAYER, repeat=3), vocab_size=256, tie_embeddings=True),
+    "a wide vocabulary": decoder(block(), vocab_size=8192),
+    "capped logits": decoder(block(feed_forward=GATED), vocab_size=4096, logit_softcap=30.0),
+}
+
+
+class Run:
+    """One micro-batch a step, as the loop does it."""
+
+    def __init__(self, spec: DecoderSpec, dtype: torch.dtype, optimizer: Literal["adamw", "muon"], every: int) -> None:
+        self.model = Decoder(spec)
+        self.masters = MasterWeights(self.model, dtype)
+        self.optimizers = build_optimizers(OptimizerSpec(kind=optimizer), self.masters.masters)
+        if every:
+            recompute_activations(self.model, every)
+        self.ids = torch.randint(spec.vocab_size, (1, TOKENS))
+        self.step()  # makes what stays
+
+    def loss(self) -> Tensor:
+        """The chunked loss; nothing of the forward outlives it but what autograd keeps."""
+        hidden = self.model.hidden_states(self.ids, torch.arange(TOKENS)[None], Packed([TOKENS]))[0]
+        every = torch.arange(TOKENS)
+        cap, weight = self.model.spec.logit_softcap, self.model.lm_head.weight
+        return chunked_cross_entropy(hidden[every], weight, self.ids[0], chunk=CHUNK, softcap=cap)
+
+    def step(self) -> None:
+        self.masters.zero_grad()
+        self.loss().backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.masters.publish()
+
+    def resident(self) -> int:
+        """Bytes of weights, masters, gradients and moments."""
+        masters = self.masters.parameters()
+        states = [state for optimizer in self.optimizers for state in optimizer.state.values()]
+        tensors = {id(p): p for p in [*self.model.parameters(), *masters]}
+        grads = sum(p.grad.nbytes for p in masters if p.grad is not None)
+        moments = sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
+        return sum(p.nbytes for p in tensors.values()) + grads + moments
+
+
+def allocated(work: Callable[[], None]) -> int:
+    """The most bytes that stand allocated while `work` runs, beyond those before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        work()
+    assert seen.profiler is not None
+    events = seen.profiler.kineto_results.events()
+    total = peak = 0
+    for event in events:
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            peak = max(peak, total)
+    return peak
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", SPECS)
+def test_the_plan_is_what_a_step_takes(name: str, dtype: str, optimizer: Literal["adamw", "muon"]) -> None:
+    plan = plan_training(SPECS[name], TOKENS, dtype=dtype, optimizer=optimizer, chunk=CHUNK)
+    run = Run(SPECS[name], getattr(torch, dtype), optimizer, every=0)
+    assert plan.resident == run.resident()
+    assert plan.peak - plan.resident == pytest.approx(allocated(run.step), rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_checkpointed_step_takes_what_is_planned(dtype: str) -> None:
+    spec = SPECS["LLaMA-like"]
+    run = Run(spec, getattr(torch, dtype), "adamw", every=1)
+    plan = plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK, checkpoint_every=1)
+    assert plan.peak - plan.resident == pytest.approx(allocated(run.step), rel=0.1)
+    assert plan.peak < plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK).peak
+
+
+def plain_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """The loss over logits that exist whole."""
+    return F.cross_entropy(F.linear(hidden, weight).float(), labels)
+
+
+def chunked_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """Ours, over the places that have a target."""
+    return chunked_cross_entropy(hidden[labels.ne(-100).nonzero()[:, 0]], weight, labels, chunk=CHUNK)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("chunk", "loss"), [(None, plain_loss), (CHUNK, chunked_loss)], ids=["plain", "chunked"])
+def test_a_loss_keeps_what_is_counted(
+    chunk: int | None, loss: Callable[[Tensor, Tensor, Tensor], Tensor], dtype: str
+) -> None:
+    spec = ZOO["MHA"]
+    hidden = torch.randn(TOKENS, spec.hidden_size, dtype=getattr(torch, dtype), requires_grad=True)
+    weight = torch.nn.Parameter(torch.randn(spec.vocab_size, spec.hidden_size, dtype=hidden.dtype))
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss(hidden, weight, torch.randint(spec.vocab_size, (TOKENS,)))
+    storages.pop(weight.untyped_storage().data_ptr(), None)
+    counted = plan_training(spec, TOKENS, dtype=dtype, chunk=chunk).loss
+    assert counted == sum(storage.nbytes() for storage in storages.values())
+
+
+def test_chunks_spare_the_logits() -> None:
+    spec = preset("smollm2-135m").spec
+    whole, chunked = (plan_training(spec, 2048, chunk=chunk) for chunk in (None, 256))
+    logits = 2048 * spec.vocab_size * 4
+    assert whole.peak - chunked.peak > 2 * logits
+
+
+def test_plain_data_and_a_table_say_the_same() -> None:
+    plan = plan_training(ZOO["MHA"], TOKENS)
+    data = plan.as_dict()
+    rows = dict(plan.rows())
+    assert data["peak_bytes"] == plan.peak == rows["peak"]
+    assert data["components"]["activations"]["norm"] == rows["activations: norm"]
+    assert "recomputed" not in rows
+
+
+def test_short_documents_spare_scores() -> None:
+    spec = ZOO["latent"]
+    assert plan_training(spec, 64, documents=[16] * 4).peak < plan_training(spec, 64).peak
+
+
+def test_what_cannot_be_trained_in() -> None:
+    with pytest.raises(UserError, match="bfloat16"):
+        plan_training(ZOO["MHA"], TOKENS, dtype="bfloat")
+    with pytest.raises(UserError, match="documents of 12 tokens in a row of 256"):
+        plan_training(ZOO["MHA"], TOKENS, documents=[12])
