@@ -146,6 +146,12 @@ def test_a_version_without_a_source_archive(index: Path, tmp_path: Path) -> None
         download_sdist("toy-model==2.0", "0" * 64, tmp_path / "into")
 
 
+def test_a_source_archive_of_an_index_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nothing listens there
+    with pytest.raises(UserError, match=r"toy-model==1\.0: cannot reach the package index"):
+        download_sdist(REQUIREMENT, "0" * 64, tmp_path / "into")
+
+
 def fake_npm(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only npm there is."""
     folder.mkdir()

@@ -42,6 +42,8 @@ OFFLINE: Final = re.compile(
     r"|connection broken|timed out|ProxyError|Network is unreachable|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT",
     re.IGNORECASE,
 )
+PIP_SAID: Final = re.compile(r"^ERROR: (.+)$", re.MULTILINE)
+NPM_SAID: Final = re.compile(r"^npm (?:ERR!|error) (?!code )(.+)$", re.MULTILINE)
 HUB_FILES: Final = ["*.json", "*.safetensors", "*.jinja", "LICENSE*", "README.md"]
 
 
@@ -191,9 +193,11 @@ def _pip_download(requirement: str, folder: Path, progress: Progress | None) -> 
 
 
 SDIST_SCRIPT: Final = """
+import logging
 import sys
 from pip._internal.commands import create_command
 
+logging.basicConfig(level="INFO")  # there pip and its HTTP client say why an index does not answer
 name, version, folder = sys.argv[1:]
 command = create_command("download")
 options, _ = command.parse_args(["--no-input", "--disable-pip-version-check", "--retries", "2", name])
@@ -266,8 +270,8 @@ def _client_error(requirement: str, log: str) -> UserError:
         return UserError("the disk is full", where=requirement, mend="make room; nothing half-written was left")
     if OFFLINE.search(log):
         return UserError("cannot reach the package index", where=requirement, mend="check the network and run it again")
-    lines = [line.removeprefix("ERROR: ") for line in log.splitlines() if line.startswith(("ERROR: ", "npm ERR! "))]
-    return UserError(f"it could not be downloaded: {lines[-1] if lines else log[-200:]}", where=requirement)
+    said = PIP_SAID.findall(log)[-1:] or NPM_SAID.findall(log)[:1] or [log[-200:]]
+    return UserError(f"it could not be downloaded: {said[0]}", where=requirement)
 
 
 def _hub_error(repo_id: str, error: Exception) -> UserError:

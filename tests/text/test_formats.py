@@ -161,7 +161,7 @@ def converted(value: Any, to: Format) -> dict[str, Any]:
     return next(convert([Row(value, "f:7")], to))
 
 
-CHATS = {
+CHATS: dict[Format, dict[str, Any]] = {
     Format.MESSAGES: {"messages": CHAT},
     Format.SHAREGPT: {"conversations": SHAREGPT},
     Format.ALPACA: ALPACA,

@@ -3,17 +3,21 @@
 import gzip
 import json
 import os
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
-import zstandard
 
 from intaglio.errors import UserError
 from intaglio.text.readers import read_rows
 
+arrow: Any = import_module("pyarrow")
+parquet: Any = import_module("pyarrow.parquet")
+zstandard: Any = import_module("zstandard")
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
 ROWS = [{"text": "one é 你"}, {"text": 'two "quoted", with\na line break'}]
 
 
@@ -40,11 +44,11 @@ KINDS = {
 
 
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("packing", list(PACK))
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_kind_gives_the_same_rows(tmp_path: Path, kind: str, packing: str, bom: bytes) -> None:
     content, places = KINDS[kind]
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[packing]
+    pack = PACK[packing]
     file = write(tmp_path / f"rows{kind}{packing}", pack(bom + content))
     rows = list(read_rows(file))
     assert [row.value for row in rows] == ROWS
@@ -54,7 +58,7 @@ def test_every_kind_gives_the_same_rows(tmp_path: Path, kind: str, packing: str,
 def test_parquet(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     chats = [{"messages": [{"role": "user", "content": "é"}]}, {"messages": [{"role": "user", "content": "b"}]}]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(chats * 700), file)
+    parquet.write_table(arrow.Table.from_pylist(chats * 700), file)
     rows = list(read_rows(file))
     assert [row.value for row in rows] == chats * 700
     assert rows[1399].where == f"{file}#1399"
@@ -170,7 +174,8 @@ def test_a_named_file_must_be_whole(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("cut", [5, 50, 3000])
 def test_packed_files_of_several_parts_that_are_cut_off(tmp_path: Path, cut: int) -> None:
     text = os.urandom(3000).hex()
-    for ending, pack in ((".gz", gzip.compress), (".zst", zstandard.compress)):
+    for ending in (".gz", ".zst"):
+        pack = PACK[ending]
         whole = pack(text.encode()) + pack(b"second part")
         assert values(write(tmp_path / f"a.txt{ending}", whole)) == [text + "second part"]
         with pytest.raises(UserError, match="corrupt or cut off"):

@@ -1,4 +1,4 @@
-"""The token store: what it gives back is what encoding gives, built once, whole or not at all; and its streamed twin."""
+"""The token store: it gives back what encoding gives, is built once, whole or not at all; and its streamed twin."""
 
 import json
 import os
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_tokenizers import byte_level
 
 from intaglio.errors import UserError
 from intaglio.text import encoding, token_store
@@ -25,6 +24,7 @@ from intaglio.text.store import Store
 from intaglio.text.streaming import Streamed
 from intaglio.text.token_store import TokenStore
 from intaglio.text.tokenizer import Tokenizer
+from toy_tokenizers import byte_level
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 TEMPLATE += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -52,7 +52,9 @@ def equal(found: Example, wanted: Example) -> bool:
     return (
         found.ids.tolist() == wanted.ids.tolist()
         and found.supervised.tolist() == wanted.supervised.tolist()
-        and (found.ids.dtype, found.supervised.dtype, found.where) == (np.int32, np.bool_, wanted.where)
+        and found.ids.dtype == np.int32
+        and found.supervised.dtype == np.bool_
+        and found.where == wanted.where
     )
 
 
@@ -151,7 +153,7 @@ def test_a_mistake_in_a_row_is_named_from_another_process_too(
 ) -> None:
     monkeypatch.setattr(encoding, "_CHUNK", 10)
     bad = Row({"txet": "x" * 10}, "file.jsonl:31")
-    with pytest.raises(UserError, match="file.jsonl:31: fits no format"):
+    with pytest.raises(UserError, match=r"file\.jsonl:31: fits no format"):
         list(encode_chunks(chunks([*rows(30), bad]), encoder, workers=2))
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_specs import ZOO
 from torch import nn
 
 from intaglio.errors import UserError
@@ -22,6 +21,7 @@ from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.optimizer import OptimizerSpec, build_optimizers
 from intaglio.training.schedule import ScheduleSpec
 from intaglio.training.state import last_checkpoint, load_state, prune, save_state
+from tiny_specs import ZOO
 
 
 def examples(count: int = 40, seed: int = 0) -> list[Example]:

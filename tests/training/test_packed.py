@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tiny_specs import ZOO
 
 from intaglio.models.decoder import Decoder
 from intaglio.parts.context import Packed
+from tiny_specs import ZOO
 
 
 @pytest.mark.parametrize("name", ZOO)

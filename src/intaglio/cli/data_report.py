@@ -36,7 +36,8 @@ def as_data(report: Report, written: int | None) -> dict[str, Any]:
 def print_report(report: Report, name: str, out: Path | None, written: int | None) -> None:
     """Prints the report; `written` rows went to `out`."""
     console = Console(highlight=False, markup=False)  # rows are the user's
-    console.print(Text.assemble((name, "bold"), f"  {_counted(report)}"))
+    console.print(Text(name, style="bold"))
+    console.print(f"  {_counted(report)}")
     for note in report.notes:
         console.print(Padding(Text(f"! {note}", style="yellow"), (0, 0, 0, 2), expand=False))
     console.print()

@@ -123,21 +123,24 @@ def _merge(parts: list[tuple[Keys, Counts]]) -> tuple[Keys, Counts]:
     sort = np.argsort(keys, kind="stable")
     keys, counts = keys[sort], counts[sort]
     first = _firsts(keys)
-    return keys[first], np.add.reduceat(counts, first)
+    return keys[first], _sums(counts, first)
 
 
 def _firsts(keys: Keys) -> NDArray[np.intp]:
     """Where each run of equal keys starts."""
-    return np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: keys.size])
+
+
+def _sums(counts: Counts, first: NDArray[np.intp]) -> Counts:
+    """Sums over the runs that start at `first`."""
+    return np.add.reduceat(counts, first) if first.size else counts
 
 
 def _order(grams: Keys, counts: Counts) -> _Order:
     contexts = grams >> BYTE
-    if not contexts.size:
-        return _Order(grams, counts, contexts, counts, counts)
     first = _firsts(contexts)
     kinds = np.diff(np.append(first, contexts.size))
-    return _Order(grams, counts, contexts[first], np.add.reduceat(counts, first), kinds)
+    return _Order(grams, counts, contexts[first], _sums(counts, first), kinds)
 
 
 def _look_up(keys: Keys, values: Counts, wanted: Keys) -> Counts:

@@ -27,7 +27,8 @@ class Interval(NamedTuple):
 def bootstrap_mean(values: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Interval:
     """The mean of `values` (n,), rows being independent. The same seed gives the same interval."""
     sample = np.asarray(values, dtype=np.float64)
-    assert sample.ndim == 1 and sample.size, "one number a row, and some rows"
+    assert sample.ndim == 1, "one number a row"
+    assert sample.size, "no rows, no mean"
     tail = (1 - confidence) / 2
     low, high = np.quantile(_resampled_means(sample, np.random.default_rng(seed)), (tail, 1 - tail))
     return Interval(float(sample.mean()), float(low), float(high))

@@ -57,11 +57,12 @@ class Mixture:
             return self._sizes
         weights = np.array([part.weight for part in self._parts])
         until = np.rint(np.cumsum(weights / weights.sum()) * sum(self._sizes)).astype(int)
-        return np.diff(until, prepend=0).tolist()
+        counts: list[int] = np.diff(until, prepend=0).tolist()
+        return counts
 
     def windows(self, epoch: int, seed: int, first: int = 0) -> Iterator[Store]:
         """The epoch's examples, shuffled, as a single window; none if there are no examples (see `Source`)."""
-        if first == 0 and sum(self.counts):
+        if first == 0 and any(self.counts):
             yield self._epoch(epoch, seed)
 
     def _epoch(self, epoch: int, seed: int) -> View:
@@ -86,10 +87,10 @@ class Mixture:
 def _check(parts: Sequence[Part]) -> None:
     if not parts:
         raise UserError("a mixture of no data at all")
-    weights = [part.weight for part in parts if part.weight is not None]
+    weights: list[float] = [part.weight for part in parts if part.weight is not None]
     if len(weights) not in (0, len(parts)):
         raise UserError(f"{len(weights)} of {len(parts)} sources have a weight", mend="give each one a weight, or none")
-    if weights and not (all(math.isfinite(w) and w >= 0 for w in weights) and sum(weights)):
+    if weights and not (all(math.isfinite(w) and w >= 0 for w in weights) and any(weights)):
         raise UserError(f"weights {weights}: they must be finite, not negative and not all zero")
     for number, part in enumerate(parts):
         if part.cap is not None and part.cap < 1:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, overload
 
 import numpy as np
 
-__all__ = ["Method", "Piece", "PackedRows", "efficiency", "pack"]
+__all__ = ["Method", "PackedRows", "Piece", "efficiency", "pack"]
 
 Method = Literal["best_fit", "contiguous", "none"]
 

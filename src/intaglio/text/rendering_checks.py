@@ -47,5 +47,6 @@ def first_difference(text: str, own: str) -> str:
     """In words, where `text` leaves the model's `own`."""
     pairs = enumerate(zip(text, own, strict=False))
     start = next((i for i, (a, b) in pairs if a != b), min(len(text), len(own)))
-    here, there = (repr(one[start : start + 20]) if one[start:] else "nothing" for one in (text, own))
+    shown = slice(max(0, start - 10), start + 20)
+    here, there = (repr(one[shown]) for one in (text, own))
     return f"which writes {there} where this one writes {here}"

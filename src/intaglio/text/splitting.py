@@ -17,6 +17,9 @@ _LINE = re.compile(r"[:#]\d+$")
 _WINDOW = 13  # tokens; long enough that two texts share few by chance (GPT-3, appendix C, decontaminates by 13-grams)
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of a token is lost
 
+_BITS = 24
+_REST = np.uint64(64 - _BITS)
+
 
 @dataclass(frozen=True)
 class Split:
@@ -86,8 +89,11 @@ def _shared(store: Store, examples: Sequence[int] | np.ndarray, others: Iterable
     windows = [_windows(store[int(i)].ids) for i in examples]
     known = np.unique(np.concatenate(windows))
     seen = np.zeros(len(known), dtype=bool)
+    maybe = np.zeros(1 << _BITS, dtype=bool)  # by the highest bits: most windows need no search
+    maybe[known >> _REST] = True
     for i in others if len(known) else ():
         here = _windows(store[int(i)].ids)
+        here = here[maybe[here >> _REST]]
         places = np.searchsorted(known, here).clip(max=len(known) - 1)
         seen[places[known[places] == here]] = True
     return np.array([seen[np.searchsorted(known, own)].mean() if len(own) else 0.0 for own in windows])

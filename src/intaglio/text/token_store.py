@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -168,7 +168,7 @@ def _write(folder: Path, chunks: Iterator[Encoded], rows: Rows, progress: Callab
     write_json(folder / "meta.json", meta)
 
 
-def _write_chunk(streams: dict[str, BinaryIO], encoded: Encoded, end: int, files: dict[str, int]) -> int:
+def _write_chunk(streams: Mapping[str, BinaryIO], encoded: Encoded, end: int, files: dict[str, int]) -> int:
     """Appends a chunk behind `end` tokens; returns where the tokens end now. New files are entered in `files`."""
     places = [_place(where) for where in encoded.wheres]
     ends = end + np.cumsum(encoded.lengths, dtype=np.int64)

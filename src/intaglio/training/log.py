@@ -35,7 +35,7 @@ class Log:
         self, path: Path, steps: int, flops_per_token: float, peak: float, *, done: int = 0, quiet: bool = False
     ) -> None:
         self._file = path.open("a", encoding="utf-8")
-        self._flops, self._peak = flops_per_token, peak
+        self._flops, self._peak, self._quiet = flops_per_token, peak, quiet
         columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
         console = Console(stderr=True)
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal)
@@ -79,7 +79,8 @@ class Log:
 
     def say(self, text: str) -> None:
         """A line above the bar."""
-        self._bar.console.print(text, highlight=False, markup=False)
+        if not self._quiet:
+            self._bar.console.print(text, highlight=False, markup=False)
 
 
 def read_log(path: Path, until: int | None = None) -> list[dict[str, Any]]:
@@ -109,7 +110,8 @@ def draw_log(path: Path, picture: Path) -> None:
 
 def measured_peak(dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:
     """FLOPs per second of a square matrix product on this machine, the best of several."""
-    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    a = torch.ones(size, size, dtype=dtype) / 3  # no random numbers: a resumed run must draw those it would have drawn
+    b = a.clone()
     a @ b
     best, start = math.inf, time.perf_counter()
     while time.perf_counter() - start < seconds:

@@ -10,7 +10,7 @@ import platform
 import re
 import shutil
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import IO, Final
@@ -92,7 +92,7 @@ def _make(name: str, entry: DataSet, task: str, folder: Path, progress: bool) ->
         (beside / "ABOUT.md").write_text(_about(name, entry, count), encoding="utf-8")
 
 
-def _members(entry: DataSet, progress: bool) -> Iterator[Member]:
+def _members(entry: DataSet, progress: bool) -> Generator[Member, None, None]:
     if entry.package is None:
         yield from _stdlib_members()
         return
