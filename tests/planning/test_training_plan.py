@@ -25,8 +25,8 @@ from tiny_specs import GATED, LAYER, ZOO, block, decoder
 TOKENS, CHUNK = 256, 64
 
 SPECS = {
-    "LLaMA-like": decoder(block(repeat=3), vocab_size=512),
-    "GPT-like": decoder(block(placement="post", norm=LAYER, repeat=3), vocab_size=256, tie_embeddings=True),
+    "LLaMA-like": decoder(block(repeat=3), vocab_size=2048),
+    "GPT-like": decoder(block(placement="post", norm=LAYER, repeat=3), vocab_size=2048, tie_embeddings=True),
     "a wide vocabulary": decoder(block(), vocab_size=8192),
     "capped logits": decoder(block(feed_forward=GATED), vocab_size=4096, logit_softcap=30.0),
 }

@@ -171,6 +171,24 @@ def test_near_duplicates_are_those_with_most_shingles_in_common() -> None:
     assert near.add(chinese + "。", "x") == "zh"
 
 
+def test_a_common_instruction_makes_no_near_duplicates() -> None:
+    dice = random.Random(0)
+    instruction = "Did its author like the film? " + " ".join(str(dice.random()) for _ in range(60)) + "\n"
+    reviews = [
+        " ".join(dice.choices("good bad film plot I it was very never loved hated actor".split(), k=12))
+        for _ in range(40)
+    ]
+    rows = [Row({"prompt": instruction + review, "completion": "yes"}, f"f:{i}") for i, review in enumerate(reviews)]
+    blind, seeing = DataCheck(), DataCheck(first=rows)
+    for check in (blind, seeing):
+        for row in [*rows, Row({"prompt": instruction + reviews[3], "completion": "yes!"}, "f:again")]:
+            check.look(row)
+    assert blind.report.rows_by_problem["near duplicate"] > 30
+    assert [(finding.where, finding.what) for finding in seeing.report.findings] == [
+        ("f:again", "says nearly what the row at f:3 says")
+    ]
+
+
 def test_what_rows_are_like_together() -> None:
     check = DataCheck(chatml(), context=64)
     looked(check, chat(user("a" * 9), assistant("b")), {"prompt": "xy", "completion": "é"}, "只有中文的一行")

@@ -106,7 +106,9 @@ def test_tools_and_calls() -> None:
 def test_prompt_and_completion() -> None:
     plain = sample({"prompt": "a", "completion": "b"})
     assert (plain.kind, plain.prompt, plain.completion) == ("completion", "a", "b")
-    chat = sample({"prompt": CHAT[:4], "completion": CHAT[4:]})
+    data = sample({"prompt": "[1, 2]", "completion": '[{"sum": 3}]'})
+    assert (data.prompt, data.completion) == ("[1, 2]", '[{"sum": 3}]')
+    chat = sample({"prompt": json.dumps(CHAT[:4]), "completion": CHAT[4:]})
     assert (chat.kind, list(chat.messages), chat.prompt) == ("chat", CHAT, tuple(CHAT[:4]))
 
 

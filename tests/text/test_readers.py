@@ -129,6 +129,24 @@ def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
     ]
 
 
+def test_a_folder_that_is_closed_is_not_passed_over_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "open" / "a.txt", b"a")
+    closed = write(tmp_path / "closed" / "b.txt", b"b").parent
+    scandir = os.scandir
+
+    def guarded(path: Any) -> Any:
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(closed))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    rows = read_rows(tmp_path)
+    assert [row.value for row in rows] == ["a"]
+    assert [(skipped.where, skipped.reason) for skipped in rows.skipped] == [
+        (str(closed), "a folder that cannot be read")
+    ]
+
+
 def test_a_glob_reads_source_code(tmp_path: Path) -> None:
     write(tmp_path / "x" / "a.py", b"print()\n")
     write(tmp_path / "x" / "b.md", b"# b")

@@ -1,5 +1,6 @@
 """The loop: a step is a step of the plain loss, however it is split, and a resumed run is the uninterrupted one."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -208,7 +209,10 @@ def test_a_model_learns_a_row_by_heart() -> None:
     loop.run(note)
     assert len(seen) == 60
     assert seen[-1].loss < 0.1 < seen[0].loss
-    assert evaluate(model, LanguageModel(), [make_batch([row])]) < 0.1
+    found = evaluate(model, LanguageModel(), [make_batch([row])], torch.full((64,), 2))
+    assert found.loss < 0.1
+    assert found.accuracy == 1
+    assert found.bits_per_byte == pytest.approx(found.loss / math.log(2) / 2)
 
 
 @pytest.mark.parametrize(

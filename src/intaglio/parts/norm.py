@@ -1,5 +1,7 @@
 """Norms: LayerNorm, and RMSNorm, which took the mean away. Statistics in fp32 whatever the dtype."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,7 +37,35 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., size) -> (..., size)"""
         weight = self.weight + 1 if self.unit_offset else self.weight
+        if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+            out: Tensor = _LeanRMSNorm.apply(x, weight, self.eps)
+            return out
         return F.rms_norm(x, self.weight.shape, weight, self.eps)
+
+
+class _LeanRMSNorm(torch.autograd.Function):
+    """The same, keeping the row and one number for the backward.
+
+    On a CPU `F.rms_norm` is made of smaller operations that keep two fp32 copies of the row: 41 % of SmolLM2's
+    activations in bf16, and a third more time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)  # (..., 1)
+        ctx.save_for_backward(x, weight, scale)
+        return (wide * scale).mul_(weight).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, scale = ctx.saved_tensors
+        row = x.to(scale.dtype) * scale  # normalised
+        d_out = gradients[0].to(scale.dtype)
+        d_weight = (d_out * row).flatten(0, -2).sum(dim=0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        d_row = d_out * weight
+        d_x = (d_row - row * (d_row * row).mean(dim=-1, keepdim=True)).mul_(scale).to(x.dtype)
+        return d_x, d_weight, None
 
 
 def build_norm(spec: NormSpec, size: int) -> nn.Module:

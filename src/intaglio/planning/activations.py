@@ -1,9 +1,8 @@
 """Activations: what the parts of a decoder keep for the backward, as PyTorch keeps it on a CPU.
 
 Each function here walks one part as its forward in `intaglio.parts` does. What other devices do otherwise: on a CPU
-`F.rms_norm` is made of smaller operations that keep the row in fp32 and the normalised row in fp32 beside it (a fused
-one keeps the row and one number), and attention whose values are of another width than its keys (latent attention)
-keeps its probabilities, since the fused kernel wants one width.
+attention whose values are of another width than its keys (latent attention) keeps its probabilities, since the fused
+kernel wants one width.
 
 Legend: T tokens, E features of the model, H query heads, K key/value heads, D head width, I intermediate features,
 X experts, k experts per token. `tape.make(kind, n)` is a tensor of T * n elements.
@@ -124,8 +123,7 @@ def _norm(tape: Tape, norm: NormSpec, x: Stored, size: int, rows: int = 1) -> St
     if isinstance(norm, LayerNormSpec):  # the row, its mean and its deviation
         tape.keep(x, tape.make("norm", rows), tape.make("norm", rows))
         return tape.make("norm", rows * size)
-    wide = tape.as_float("norm", x, rows * size)
-    tape.keep(wide, tape.make("norm", rows, FLOAT), tape.make("norm", rows * size, FLOAT))
+    tape.keep(x, tape.make("norm", rows, FLOAT))  # the row and one number
     if norm.unit_offset:
         tape.keep(Stored("norm", size * tape.itemsize))  # 1 + weight
     return tape.make("norm", rows * size)

@@ -129,12 +129,12 @@ def _optimizer_states(spec: DecoderSpec, optimizer: OptimizerName) -> int:
 def _loss(spec: DecoderSpec, tokens: int, itemsize: int, chunk: int) -> tuple[int, int]:
     """Chunked: the gradients of the hidden states (T, E) and of the output matrix (V, E; fp32), and where targets are.
 
-    For a moment: in the forward the hidden states twice, a chunk's logits and the gradient of the chunk before; in
-    the backward both gradients scaled, that of the output matrix in the compute dtype as well.
+    For a moment: in the forward the hidden states twice and a chunk's logits, or their gradient and the chunk's part
+    of the matrix's; in the backward both gradients scaled, that of the output matrix in the compute dtype as well.
     """
     rows, matrix = tokens * spec.hidden_size, spec.vocab_size * spec.hidden_size
-    before = itemsize if tokens > chunk else 0
-    forward = 2 * rows * itemsize + min(chunk, tokens) * spec.vocab_size * (_logit_bytes(spec, itemsize) + before)
+    logits = min(chunk, tokens) * spec.vocab_size
+    forward = 2 * rows * itemsize + max(logits * _logit_bytes(spec, itemsize), (logits + matrix) * itemsize)
     rounded = 0 if itemsize == FLOAT else matrix * itemsize
     backward = rows * itemsize + matrix * FLOAT + rounded
     return rows * itemsize + matrix * FLOAT + tokens * INT64, max(forward, backward)

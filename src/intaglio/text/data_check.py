@@ -7,6 +7,8 @@ training would have it.
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from intaglio.errors import UserError
@@ -101,10 +103,15 @@ class DataCheck:
         tokenizer: the model's; without one, templates, lengths in tokens and masks are not looked at.
         template: for chats, instead of the tokenizer's own.
         context: the most tokens a row may have.
+        first: some of the rows, to learn from what most have in common; it is no sign of a near-duplicate.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None = None, template: ChatTemplate | None = None, context: int | None = None
+        self,
+        tokenizer: Tokenizer | None = None,
+        template: ChatTemplate | None = None,
+        context: int | None = None,
+        first: Sequence[Row] = (),
     ) -> None:
         self._tokenizer = tokenizer
         self._policy = MaskPolicy(template=template)
@@ -116,7 +123,7 @@ class DataCheck:
             names = (tokenizer.token(i) for i in tokenizer.special_token_ids)
             self._special = frozenset(name for name in names if name)
         self._seen: dict[bytes, str] = {}
-        self._near = NearDuplicates()
+        self._near = NearDuplicates(sample=_texts(first))
         self._template_is_own = template is None
         self._notes: set[str] = set()
 
@@ -198,3 +205,10 @@ class DataCheck:
         if what not in self._notes:
             self._notes.add(what)
             self.report.notes.append(f"{what} (first at {where})")
+
+
+def _texts(rows: Sequence[Row]) -> Iterator[str]:
+    """What each row says, if it says anything."""
+    for row in rows:
+        with suppress(UserError):
+            yield all_text(to_sample(row, detect(row)))

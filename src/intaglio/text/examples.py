@@ -42,8 +42,8 @@ class MaskPolicy:
     """What is learned, and how chats are rendered.
 
     Attributes:
-        supervise: `all` tokens, the `completion`, what the `assistant` wrote, or only its last turn; None: by the
-            sample's kind (all, completion, assistant, and all of token ids that have no labels).
+        supervise: `all` tokens (what users and tools say too), the `completion`, what the `assistant` wrote, or only
+            its last turn; None: by the sample's kind (all, completion, assistant, and what labels leave of token ids).
         template: for chats, instead of the tokenizer's own.
     """
 

@@ -127,7 +127,7 @@ def _sharegpt(value: Mapping[str, Any]) -> Sample:
 
 
 def _prompt_completion(value: Mapping[str, Any]) -> Sample:
-    sides = [_listed(value.get(key)) for key in ("prompt", "completion")]
+    sides = [_turns(value.get(key)) for key in ("prompt", "completion")]
     if sides[0] is None or sides[1] is None:
         if sides != [None, None]:
             raise UserError("one is a list of messages, the other is not", where="prompt and completion")
@@ -209,6 +209,14 @@ def _listed(value: Any) -> list[Any] | None:
         except ValueError:
             return None
     return list(value) if isinstance(value, (list, tuple)) else None
+
+
+def _turns(value: Any) -> list[Any] | None:
+    """As `_listed`; but a prompt may well be JSON that is no conversation."""
+    turns = _listed(value)
+    if isinstance(value, str) and not all(isinstance(turn, Mapping) and "role" in turn for turn in turns or [None]):
+        return None
+    return turns
 
 
 def _tools(value: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:

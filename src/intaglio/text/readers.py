@@ -126,7 +126,8 @@ def _nothing(source: str | Path, skipped: list[Skipped]) -> UserError:
 def _walk(folder: Path) -> Iterator[Path]:
     """Files below `folder` by name, each folder once: links may lead back up."""
     seen: set[tuple[int, int]] = set()
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    closed: list[OSError] = []
+    for parent, folders, files in os.walk(folder, followlinks=True, onerror=closed.append):
         there = os.stat(parent)
         if (there.st_dev, there.st_ino) in seen:
             folders.clear()
@@ -134,6 +135,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         seen.add((there.st_dev, there.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
+    yield from (Path(error.filename) for error in closed)
 
 
 def _matches(pattern: Path) -> Iterator[Path]:
@@ -159,10 +161,12 @@ def _sort_out(paths: Iterable[Path], known_only: bool) -> tuple[tuple[Path, ...]
 
 def _why_not(path: Path, known_only: bool) -> str:
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)
+        mode = path.stat().st_mode
     except OSError as error:
         return f"unreadable: {error.strerror}"
-    if not regular:
+    if stat.S_ISDIR(mode):
+        return "a folder that cannot be read"
+    if not stat.S_ISREG(mode):
         return "not a file"
     if known_only and suffix_inside(path) not in READERS:
         return f"of another kind ({path.suffix or 'no extension'})"

@@ -109,19 +109,23 @@ class BatchStream:
         return batches
 
     def state(self) -> dict[str, int]:
-        """Where the stream stands between two steps, for `load_state`: JSON, and the same on every rank."""
-        return {"epoch": self._epoch, "window": self._window, "row": self._row, "rows": len(self._rows)}
+        """Where the stream stands between two steps, for `load_state`: JSON, and the same on every rank.
+
+        `epoch`, `window` and `row` are the next row's; `rows` are those of the window, `checksum` says which they are.
+        """
+        place = {"epoch": self._epoch, "window": self._window, "row": self._row}
+        return place | {"rows": len(self._rows), "checksum": self._rows.checksum()}
 
     def load_state(self, state: dict[str, int]) -> None:
         """Goes on from where the stream that `state` came from stood.
 
         Raises:
-            UserError: the examples or their packing are not those of that stream.
+            UserError: the examples, their order or their packing are not those of that stream.
         """
         self._begin(state["epoch"], state["window"])
-        if len(self._rows) != state["rows"]:
+        if self._rows.checksum() != state["checksum"]:
             raise UserError(
-                f"the data give {len(self._rows)} rows, and gave {state['rows']} when the run was saved",
+                "the data, their order or their packing are not those of the saved run",
                 mend="resume with the same files, tokenizer, seed, length and packing",
             )
         self._row = state["row"]

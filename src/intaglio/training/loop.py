@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from intaglio.errors import UserError
-from intaglio.training.batches import Batch, BatchStream
+from intaglio.training.batches import IGNORE, Batch, BatchStream
 from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.objective import Objective
 from intaglio.training.schedule import ScheduleSpec
 
-__all__ = ["Loop", "Step", "evaluate"]
+__all__ = ["Evaluation", "Loop", "Step", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,46 @@ class Loop:
         raise UserError(what, where=shown, mend="look at these rows, or lower the learning rate")
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """A model on held-out batches.
+
+    Attributes:
+        loss: nats per target.
+        accuracy: share of targets that were the likeliest token; None where the objective does not tell.
+        bits_per_byte: of the text that the targets spell: comparable between tokenizers. A document's first token is
+            nobody's target, so neither its bits nor its bytes count.
+    """
+
+    loss: float
+    accuracy: float | None
+    bits_per_byte: float | None
+
+
 @torch.no_grad()
-def evaluate(model: nn.Module, objective: Objective, batches: Sequence[Batch]) -> float:
-    """Nats per target over held-out batches."""
+def evaluate(
+    model: nn.Module, objective: Objective, batches: Sequence[Batch], token_bytes: Tensor | None = None
+) -> Evaluation:
+    """The model's loss on `batches`, without dropout or noise; it trains on afterwards if it did before.
+
+    Args:
+        model, objective, batches: what is measured, by what, on what.
+        token_bytes: (V,) bytes that each token spells, for bits per byte.
+    """
+    training = model.training
     model.eval()
-    total = sum(objective(model, batch).total.item() for batch in batches)
-    model.train()
-    return total / max(sum(batch.num_targets for batch in batches), 1)
+    losses = [objective(model, batch) for batch in batches]
+    model.train(training)
+    nats = sum(loss.total.item() for loss in losses)
+    targets = max(sum(batch.num_targets for batch in batches), 1)
+    correct = [loss.metrics["correct"] for loss in losses if "correct" in loss.metrics]
+    spelt = sum(_bytes_of(batch, token_bytes) for batch in batches) if token_bytes is not None else 0
+    return Evaluation(
+        loss=nats / targets,
+        accuracy=sum(correct) / targets if correct else None,
+        bits_per_byte=nats / math.log(2) / spelt if spelt else None,
+    )
+
+
+def _bytes_of(batch: Batch, token_bytes: Tensor) -> int:
+    return int(token_bytes[batch.labels[batch.labels != IGNORE]].sum())

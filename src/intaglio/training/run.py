@@ -11,7 +11,7 @@ RUN/
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -142,6 +142,8 @@ class _Run:
         self.objective = self._objective()
         self.steps = recipe.steps or self._steps_of(recipe.epochs or 1.0)
         self.held_out = list(self._held_out())
+        vocabulary = range(self.model.spec.vocab_size)
+        self.token_bytes = torch.tensor([len(self.tokenizer.token_bytes(i)) for i in vocabulary])
         self.loop = Loop(
             self.model,
             self.masters,
@@ -252,9 +254,13 @@ class _Run:
         """Held-out loss; False once it has not improved for `patience` evaluations."""
         if not self.held_out:
             return True
-        self.eval_loss = evaluate(self.model, self.objective, self.held_out)
-        self.log.line(step=step.number, eval_loss=self.eval_loss)
-        self.log.say(f"step {step.number}: held-out loss {self.eval_loss:.4f}")
+        found = evaluate(self.model, self.objective, self.held_out, self.token_bytes)
+        self.eval_loss = found.loss
+        self.log.line(
+            step=step.number, **{f"eval_{name}": value for name, value in asdict(found).items() if value is not None}
+        )
+        bits = f", {found.bits_per_byte:.3f} bits a byte" if found.bits_per_byte else ""
+        self.log.say(f"step {step.number}: held-out loss {found.loss:.4f}{bits}")
         better = self.eval_loss < self.best
         self.best, self.worse = min(self.best, self.eval_loss), 0 if better else self.worse + 1
         if better and self.recipe.patience:

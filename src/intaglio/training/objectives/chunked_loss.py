@@ -60,6 +60,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 d_logits = d_logits.to(weight.dtype)  # (C, V)
                 d_hidden[rows] = d_logits @ weight
                 d_weight += d_logits.T @ hidden[rows]
+            del d_logits  # or the next chunk's would be made beside it
         ctx.save_for_backward(*(g for g in (d_hidden, d_weight) if g is not None))
         ctx.weight_dtype = weight.dtype
         return total

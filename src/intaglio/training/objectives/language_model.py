@@ -43,7 +43,13 @@ class LanguageModel:
             softcap=model.spec.logit_softcap,
             z_loss=self.z_loss,
         )
-        return Loss(total, _balance(model))
+        metrics = {} if model.training else {"correct": self._correct(model, hidden[placed], labels[placed])}
+        return Loss(total, _balance(model), metrics)
+
+    def _correct(self, model: Decoder, hidden: Tensor, labels: Tensor) -> float:
+        """How many targets are the likeliest token; counted where a model is measured, not where it learns."""
+        pairs = zip(hidden.split(self.chunk), labels.split(self.chunk), strict=True)
+        return float(sum(int((model.logits(h).argmax(dim=-1) == t).sum()) for h, t in pairs))
 
 
 def _balance(model: Decoder) -> Tensor | None:
