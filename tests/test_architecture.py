@@ -20,6 +20,7 @@ FLOORS = (
     {"ground"},
     {"specs"},
     {"text"},
+    {"data"},
     {"lineage", "planning"},
     {"parts"},
     {"models"},

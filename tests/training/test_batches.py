@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from intaglio.data.examples import Example
+from intaglio.data.mixture import Mixture, Part
+from intaglio.data.packing import Method
+from intaglio.data.store import InMemory, Store
 from intaglio.errors import UserError
-from intaglio.text.examples import Example
-from intaglio.text.mixture import Mixture, Part
-from intaglio.text.packing import Method
-from intaglio.text.store import InMemory, Store
 from intaglio.training.batches import Batch, BatchStream, evaluation_batches, make_batch
 
 

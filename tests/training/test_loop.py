@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from intaglio.data.examples import Example
+from intaglio.data.store import InMemory
 from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.specs import DecoderSpec
-from intaglio.text.examples import Example
-from intaglio.text.store import InMemory
 from intaglio.training.batches import BatchStream, make_batch
 from intaglio.training.loop import Loop, Step, evaluate
 from intaglio.training.master import MasterWeights

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from intaglio.checkpoints.load import load_directory
-from intaglio.text.examples import Example
+from intaglio.data.examples import Example
 from intaglio.training.batches import make_batch
 from intaglio.training.objectives.language_model import LanguageModel
 from zoo import ZOO, build

@@ -18,9 +18,10 @@ from intaglio.checkpoints.sources import SafetensorsSource, TensorSource
 from intaglio.checkpoints.weight_map import Link, links_of, their_shapes
 from intaglio.errors import UserError, nearest
 from intaglio.models.decoder import Decoder
+from intaglio.models.heads import SequenceClassifier, decoder_of
 from intaglio.specs.families import load_config, read_config
 
-__all__ = ["DTYPES", "fill", "load_directory", "load_gguf", "load_source"]
+__all__ = ["DTYPES", "dtype_of", "fill", "load_directory", "load_gguf", "load_source", "skipped_layers_of"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -59,19 +60,35 @@ def load_source(
 ) -> Decoder:
     """The model that `config` describes, with the weights of `source`; `where` is what to call the config."""
     spec = read_config(config, where)
-    name = dtype or config.get("dtype") or config.get("torch_dtype") or "float32"
-    if not isinstance(name, str) or name not in DTYPES:
-        raise UserError(f"unknown dtype {name!r}", where=where, mend=nearest(str(name), DTYPES))
+    if "ForSequenceClassification" in str(config.get("architectures")):
+        raise UserError("a classifier, which predicts no tokens", where=where, mend="load it with load_classifier")
+    stored = dtype_of(config, dtype, where)
     with torch.device("meta"):
         model = Decoder(spec)
-    skipped = config.get("num_nextn_predict_layers")  # DeepSeek's multi-token prediction, behind the last layer
-    skipped = skipped if isinstance(skipped, int) else 0
-    fill(model, source, MAPS.get(config["model_type"]), DTYPES[name], torch.device(device), skipped)
+    fill(model, source, MAPS.get(config["model_type"]), stored, torch.device(device), skipped_layers_of(config))
     return model.eval()
 
 
+def dtype_of(config: dict[str, Any], dtype: str | None, where: str) -> torch.dtype:
+    """The dtype asked for, else the one the config names, else float32.
+
+    Raises:
+        UserError: none that we know.
+    """
+    name = dtype or config.get("dtype") or config.get("torch_dtype") or "float32"
+    if not isinstance(name, str) or name not in DTYPES:
+        raise UserError(f"unknown dtype {name!r}", where=where, mend=nearest(str(name), DTYPES))
+    return DTYPES[name]
+
+
+def skipped_layers_of(config: dict[str, Any]) -> int:
+    """How many layers stand behind the last: DeepSeek's multi-token prediction."""
+    skipped = config.get("num_nextn_predict_layers")
+    return skipped if isinstance(skipped, int) else 0
+
+
 def fill(
-    model: Decoder,
+    model: Decoder | SequenceClassifier,
     source: TensorSource,
     rules: Any,
     dtype: torch.dtype,
@@ -96,7 +113,7 @@ def fill(
         _fill_one(model, link, [source.tensor(found[name], stored) for name in link.theirs], device)
     model.tie_weights()
     if model.spec.tie_embeddings:
-        _check_tied(model, source, found)
+        _check_tied(decoder_of(model), source, found)
 
 
 def _match(source: TensorSource, wanted: dict[str, Any]) -> dict[str, str]:
@@ -110,7 +127,7 @@ def _match(source: TensorSource, wanted: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _ignored(model: Decoder, found: dict[str, str], skipped_layers: int) -> set[str]:
+def _ignored(model: Decoder | SequenceClassifier, found: dict[str, str], skipped_layers: int) -> set[str]:
     """Tensors that may be left over: derived buffers, a tied head, layers to skip behind the last."""
     beyond = tuple(f"model.layers.{model.spec.num_layers + extra}." for extra in range(skipped_layers))
     tied = _TIED_HEADS if model.spec.tie_embeddings else ()
@@ -153,7 +170,9 @@ def _check_tied(model: Decoder, source: TensorSource, found: dict[str, str]) -> 
             raise UserError(what, where=source.where, mend="set tie_word_embeddings to false, or remove the tensor")
 
 
-def _fill_one(model: Decoder, link: Link, theirs: Sequence[Tensor], device: torch.device | None) -> None:
+def _fill_one(
+    model: Decoder | SequenceClassifier, link: Link, theirs: Sequence[Tensor], device: torch.device | None
+) -> None:
     ours = link.transform.to_ours(list(theirs), model.spec)
     for name, tensor in zip(link.ours, ours, strict=True):
         owner, _, attribute = name.rpartition(".")

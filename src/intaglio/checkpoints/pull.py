@@ -15,10 +15,10 @@ from typing import Final
 
 from intaglio.checkpoints.catalogue import CATALOGUE, Entry
 from intaglio.checkpoints.convert import convert_gguf
+from intaglio.data.datasets.catalogue import known_names
 from intaglio.errors import UserError, nearest
 from intaglio.fetch import download_wheel, fetch_hub, locked, megabytes, progress_bar, sha256_of, sweep
 from intaglio.files import home, whole_directory, whole_file
-from intaglio.text.datasets.catalogue import known_names
 
 __all__ = ["pull", "pulled"]
 

@@ -1,7 +1,7 @@
 """A model to a Hugging Face directory that transformers opens with no code of ours; whole or not at all."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from intaglio.checkpoints.sources import INDEX_FILE, WEIGHTS_FILE
 from intaglio.checkpoints.weight_map import links_of
 from intaglio.files import whole_directory, write_json
 from intaglio.models.decoder import Decoder
+from intaglio.models.heads import SequenceClassifier
 from intaglio.specs.families import config_of
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["save_model"]
+__all__ = ["save_model", "token_ids", "write_weights"]
 
 _TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -45,17 +46,17 @@ def save_model(
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     config = config_of(model.spec)
-    tokens = _token_ids(tokenizer, generation_config or {})
+    tokens = token_ids(tokenizer, generation_config or {})
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     with whole_directory(path) as beside:
         write_json(beside / "config.json", {**config, **tokens, "dtype": dtype})
         write_json(beside / "generation_config.json", {**tokens, **(generation_config or {})})
-        _write_weights(model, beside, MAPS.get(config["model_type"]), max_shard_bytes)
+        write_weights(model, beside, MAPS.get(config["model_type"]), max_shard_bytes)
         if tokenizer:
             tokenizer.save(beside)
 
 
-def _token_ids(tokenizer: Tokenizer | None, generation_config: dict[str, Any]) -> dict[str, Any]:
+def token_ids(tokenizer: Tokenizer | None, generation_config: dict[str, Any]) -> dict[str, Any]:
     """Ids that begin, end and pad a text; null where there is none, or transformers takes its family's default."""
     ids: dict[str, Any] = dict.fromkeys(_TOKEN_KEYS)
     if tokenizer:
@@ -65,11 +66,14 @@ def _token_ids(tokenizer: Tokenizer | None, generation_config: dict[str, Any]) -
     return {key: generation_config.get(key, ids[key]) for key in _TOKEN_KEYS}
 
 
-def _write_weights(model: Decoder, path: Path, rules: Any, max_shard_bytes: int) -> None:
+def write_weights(
+    model: Decoder | SequenceClassifier, path: Path, rules: Any, max_shard_bytes: int, without: Container[str] = ()
+) -> None:
+    """The tensors of `model` by the names that `rules` give them, but for those of ours named in `without`."""
     shards: list[dict[str, Tensor]] = [{}]
     files: list[tuple[str, list[str]]] = []
     size = total = 0
-    for name, tensor in _their_tensors(model, rules):
+    for name, tensor in _their_tensors(model, rules, without):
         if shards[0] and size + tensor.nbytes > max_shard_bytes:
             files.append(_write_shard(shards[0], path, len(files)))
             shards[0], size = {}, 0
@@ -80,9 +84,13 @@ def _write_weights(model: Decoder, path: Path, rules: Any, max_shard_bytes: int)
     _name_shards(files, path, total)
 
 
-def _their_tensors(model: Decoder, rules: Any) -> Iterator[tuple[str, Tensor]]:
+def _their_tensors(
+    model: Decoder | SequenceClassifier, rules: Any, without: Container[str]
+) -> Iterator[tuple[str, Tensor]]:
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for link in links_of(model, rules):
+        if link.ours[0] in without:
+            continue
         ours = [state[name].detach() for name in link.ours]
         for name, tensor in zip(link.theirs, link.transform.to_theirs(ours, model.spec), strict=True):
             yield name, tensor.to("cpu").contiguous()

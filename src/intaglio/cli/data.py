@@ -14,9 +14,9 @@ from intaglio.errors import UserError, nearest
 from intaglio.files import read_text, whole_file
 
 if TYPE_CHECKING:
+    from intaglio.data.check import DataCheck
+    from intaglio.data.readers import Row
     from intaglio.text.chat import ChatTemplate
-    from intaglio.text.data_check import DataCheck
-    from intaglio.text.readers import Row
     from intaglio.text.tokenizer import Tokenizer
 
 _FIRST = 200  # rows that tell what most have in common
@@ -45,8 +45,8 @@ def check(
 ) -> None:
     """What is wrong with a fine-tuning set, row by row; changes nothing."""
     from intaglio.cli.data_report import as_data, print_report
-    from intaglio.text.data_check import DataCheck
-    from intaglio.text.readers import read_rows
+    from intaglio.data.check import DataCheck
+    from intaglio.data.readers import read_rows
 
     _refuse_idle(model, template, out, drop_near_duplicates, max_length)
     rows = read_rows(file, keep_going=True)
@@ -76,9 +76,9 @@ def convert(
     as_json: options.Json = False,
 ) -> None:
     """Rows from one format to another, where nothing is lost; else refused, with the reason."""
-    from intaglio.text.conversion import convert as convert_rows
-    from intaglio.text.formats import Format
-    from intaglio.text.readers import read_rows
+    from intaglio.data.conversion import convert as convert_rows
+    from intaglio.data.formats import Format
+    from intaglio.data.readers import read_rows
 
     _refuse_to_overwrite(out)
     if to not in set(Format):
@@ -128,7 +128,7 @@ def _refuse_nothing(data_check: "DataCheck", file: str) -> None:
 
 
 def _kept(drop_near_duplicates: bool) -> frozenset[str]:
-    from intaglio.text.data_check import KEPT_IN_CLEAN_COPY
+    from intaglio.data.check import KEPT_IN_CLEAN_COPY
 
     return KEPT_IN_CLEAN_COPY - ({"near duplicate"} if drop_near_duplicates else set())
 

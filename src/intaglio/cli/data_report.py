@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from intaglio.text.data_check import PROBLEMS, Report
+from intaglio.data.check import PROBLEMS, Report
 
 __all__ = ["as_data", "print_report"]
 

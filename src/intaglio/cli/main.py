@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intaglio.cli import chat, convert, demo, diff, generate, lineage, pull, show, tokenizer, train
+from intaglio.cli import chat, convert, data, demo, diff, generate, lineage, pull, show, tokenizer, train
 from intaglio.errors import UserError
 
 __all__ = ["app", "main"]
@@ -25,6 +25,7 @@ app.command()(diff.diff)
 app.command()(pull.pull)
 app.command()(convert.convert)
 app.add_typer(tokenizer.app, name="tokenizer")
+app.add_typer(data.app, name="data")
 app.command()(train.train)
 app.command()(generate.generate)
 app.command()(chat.chat)

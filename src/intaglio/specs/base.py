@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_serializer
@@ -69,7 +69,7 @@ def validate(kind: Any, data: Any, where: str = "spec") -> Any:
     try:
         return TypeAdapter(kind).validate_python(data)
     except ValidationError as error:
-        raise explain(error, where) from error
+        raise explain(error, where, kind) from error
 
 
 def kind_or(default: str) -> Callable[[Any], str]:
@@ -82,13 +82,13 @@ def kind_or(default: str) -> Callable[[Any], str]:
     return kind_of
 
 
-def explain(error: ValidationError, where: str) -> UserError:
-    """The first thing wrong as one line; an unknown key comes first, since it explains a missing one."""
+def explain(error: ValidationError, where: str, kind: Any = None) -> UserError:
+    """The first thing wrong with a `kind` as one line; an unknown key comes first, since it explains a missing one."""
     first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     path = list(first["loc"])
     key = ".".join(str(part) for part in _without_tags(path))
     if first["type"] == "extra_forbidden":
-        return UserError(f"unknown key {key!r}", where=where, mend=nearest(str(path[-1]), _keys_beside(path)))
+        return UserError(f"unknown key {key!r}", where=where, mend=nearest(str(path[-1]), _keys_beside(kind, path)))
     if first["type"] == "union_tag_invalid":
         tag, kinds = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "").split(", ")
         return UserError(f"{key}: unknown kind {tag!r}", where=where, mend=nearest(tag, kinds))
@@ -110,11 +110,22 @@ def _is_tag(before: int | str | None, part: int | str) -> bool:
     return named and isinstance(before, str) and before not in ("block", "cycle")
 
 
-def _keys_beside(path: list[int | str]) -> set[str]:
-    """Field names of the class that the last key of `path` was meant for, by the tag before it."""
-    classes = _specs(Spec)
-    tagged = [cls for cls in classes if len(path) > 1 and path[-2] in (_kind(cls), _tag(cls), cls.__name__)]
-    return {name for cls in tagged or classes for name in cls.model_fields}
+def _keys_beside(kind: Any, path: list[int | str]) -> set[str]:
+    """The keys that could stand where the last key of `path` does: `path` is followed through the fields of `kind`."""
+    classes = _classes_in(kind)
+    for part in path[:-1]:
+        fields = [cls.model_fields[str(part)].annotation for cls in classes if part in cls.model_fields]
+        tagged = [cls for cls in classes if part in (_kind(cls), _tag(cls), cls.__name__)]
+        inner = [cls for annotation in fields for cls in _classes_in(annotation)]
+        classes = inner or tagged or classes
+    return {name for cls in classes for name in cls.model_fields}
+
+
+def _classes_in(annotation: Any) -> list[type[Spec]]:
+    """The specs an annotation names, unions and tuples looked into."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return [annotation]
+    return [cls for part in get_args(annotation) for cls in _classes_in(part)]
 
 
 def _tag(cls: type[Spec]) -> str:

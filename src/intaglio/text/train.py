@@ -49,6 +49,7 @@ def train_tokenizer(
     Raises:
         UserError: no text in the folder, a `vocab_size` that cannot hold the bytes, or no special token.
     """
+    _check_size(vocab_size, special_tokens)
     files, skipped = _sort_out(Path(folder))
     texts = (piece for file in files for piece in _pieces(file))
     return TrainedTokenizer(train_on(texts, vocab_size, special_tokens), files, skipped)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from intaglio.data.examples import Example
+from intaglio.data.mixture import Mixture
+from intaglio.data.packing import Method, PackedRows, Piece, efficiency, pack
+from intaglio.data.store import Source, Store
 from intaglio.errors import UserError
-from intaglio.text.examples import Example
-from intaglio.text.mixture import Mixture
-from intaglio.text.packing import Method, PackedRows, Piece, efficiency, pack
-from intaglio.text.store import Source, Store
 
 __all__ = ["IGNORE", "Batch", "BatchStream", "evaluation_batches", "make_batch"]
 

@@ -1,17 +1,18 @@
 """A recipe's data: rows to examples, held-out ones apart, and what became of every row."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from intaglio.errors import UserError
-from intaglio.files import home
-from intaglio.text.examples import Counts, MaskPolicy, encode_samples
-from intaglio.text.formats import Sample, detect, to_sample
-from intaglio.text.mixture import Mixture, Part
-from intaglio.text.readers import read_rows
-from intaglio.text.splitting import split
-from intaglio.text.store import InMemory, Store, View
+from intaglio.data.datasets import is_data_set, pull_data
+from intaglio.data.encoding import Encoder, add_counts
+from intaglio.data.examples import Counts
+from intaglio.data.formats import Sample, detect, to_sample
+from intaglio.data.mixture import Mixture, Part
+from intaglio.data.readers import read_rows
+from intaglio.data.splitting import split
+from intaglio.data.store import InMemory, Store, View
+from intaglio.data.token_store import TokenStore
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.recipe import Recipe, SourceSpec
 
@@ -35,7 +36,7 @@ class Data:
     removed: int
 
 
-def read_data(recipe: Recipe, tokenizer: Tokenizer) -> Data:
+def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] = lambda line: None) -> Data:
     """Encodes every source and holds its share out.
 
     Raises:
@@ -44,7 +45,7 @@ def read_data(recipe: Recipe, tokenizer: Tokenizer) -> Data:
     counts = Counts()
     parts, held_out, removed = [], [], 0
     for source in sources_of(recipe):
-        store = _encode(source, recipe, tokenizer, counts)
+        store: Store = _encoded(source, recipe, tokenizer, counts, say)
         if recipe.validation:
             sides = split(store, recipe.validation, recipe.split_by, recipe.near_duplicates)
             store, removed = sides.train, removed + sides.removed
@@ -59,37 +60,36 @@ def sources_of(recipe: Recipe) -> tuple[SourceSpec, ...]:
 
 
 def samples_of(source: SourceSpec) -> Iterator[Sample]:
-    """The rows of a source, in the format the first one has.
+    """The rows of a source, each in its own format.
 
     Raises:
-        UserError: nothing there, or a row that does not fit.
+        UserError: nothing there, or a row of no known format.
     """
-    rows = read_rows(_located(source.path))
-    first = next(rows, None)
-    if first is None:
-        raise UserError("there are no rows", where=source.path)
-    format = detect(first)
-    yield to_sample(first, format)
-    for row in rows:
-        yield to_sample(row, format)
+    for row in read_rows(located(source.path)):
+        yield to_sample(row, detect(row))
 
 
-def _located(path: str) -> str | Path:
-    """A pulled data set's folder, or the path as it is."""
-    pulled = home() / "data" / path
-    return pulled if not Path(path).exists() and pulled.is_dir() else path
+def located(path: str, say: Callable[[str], None] = lambda line: None) -> str | Path:
+    """The path as it is, or the rows of the data set of that name, pulled if need be."""
+    if Path(path).exists() or not is_data_set(path):
+        return path
+    return pull_data(path, say=say) / "rows.jsonl"
 
 
-def _encode(source: SourceSpec, recipe: Recipe, tokenizer: Tokenizer, counts: Counts) -> Store:
+def _encoded(
+    source: SourceSpec, recipe: Recipe, tokenizer: Tokenizer, counts: Counts, say: Callable[[str], None]
+) -> TokenStore:
+    """The source's tokens, from the store on disk where the same files were encoded before."""
     limit = None if recipe.packing == "contiguous" else recipe.max_length  # contiguous rows cut documents themselves
-    policy = MaskPolicy(supervise=recipe.supervise)
-    mine = Counts()
-    examples = list(encode_samples(samples_of(source), tokenizer, policy, mine, limit, recipe.over_long))
-    for field in fields(Counts):
-        setattr(counts, field.name, getattr(counts, field.name) + getattr(mine, field.name))
-    if not examples:
-        raise UserError(f"none of {mine.read} rows has a token to learn within {recipe.max_length}", where=source.path)
-    return InMemory(examples)
+    encoder = Encoder(tokenizer, recipe.supervise, max_length=limit, over_long=recipe.over_long)
+    store = TokenStore.build(located(source.path, say), encoder)
+    add_counts(counts, store.counts)
+    formats = ", ".join(f"{count} {name}" for name, count in store.formats.items())
+    say(f"{source.path}: {formats}; {store.num_tokens:,} tokens, {store.num_supervised:,} of them targets")
+    if store.num_skipped:
+        where, reason = store.skipped[0]
+        say(f"{source.path}: {store.num_skipped} skipped, first {where}: {reason}")
+    return store
 
 
 def _joined(views: list[View]) -> Store:

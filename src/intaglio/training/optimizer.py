@@ -47,9 +47,9 @@ def build_optimizers(spec: OptimizerSpec, masters: dict[str, nn.Parameter]) -> l
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Matrices and stacks of them between the embeddings; no norm, bias, embedding, position or output matrix."""
-    outside = ("embed_tokens.", "lm_head.", "positions.")
-    return parameter.ndim >= 2 and not name.startswith(outside)
+    """Matrices and stacks of them between the embeddings; no norm, bias, embedding, position, output matrix or head."""
+    outside = {"embed_tokens", "lm_head", "positions", "score"}
+    return parameter.ndim >= 2 and outside.isdisjoint(name.split("."))
 
 
 def _adamw(spec: OptimizerSpec, decayed: Iterable[nn.Parameter], rest: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -6,8 +6,8 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
+from intaglio.data.examples import Example, MaskPolicy, encode_sample
 from intaglio.specs import DecoderSpec
-from intaglio.text.examples import Example, MaskPolicy, encode_sample
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.data import samples_of, sources_of
 from intaglio.training.recipe import Recipe

@@ -134,7 +134,7 @@ class _Run:
             torch.set_num_threads(recipe.threads)
         torch.manual_seed(recipe.seed)
         self.tokenizer = self._tokenizer()
-        self.data = read_data(recipe, self.tokenizer)
+        self.data = read_data(recipe, self.tokenizer, say)
         self.stream = BatchStream(self.data.train, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
         self.model = build_model(recipe, self.tokenizer)
         self.masters = MasterWeights(self.model, DTYPES[recipe.precision])

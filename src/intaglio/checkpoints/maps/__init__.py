@@ -12,9 +12,9 @@ from intaglio.checkpoints.maps import (
     openai_gpt,
     qwen3_moe,
 )
-from intaglio.checkpoints.weight_map import Rules
+from intaglio.checkpoints.weight_map import Rules, Transform
 
-__all__ = ["MAPS"]
+__all__ = ["MAPS", "classifier_rules"]
 
 MAPS: dict[str, Rules] = {
     "llama": llama.RULES,
@@ -33,3 +33,17 @@ MAPS: dict[str, Rules] = {
     "gpt_neo": gpt_neo.RULES,
     "gpt_neox": gpt_neox.RULES,
 }
+
+
+def classifier_rules(rules: Rules | None) -> Rules | None:
+    """A family's map when the decoder stands under a `SequenceClassifier`; every family calls the head `score`."""
+    if rules is None:
+        return None
+    inside: dict[str, str | tuple[tuple[str, ...], Transform]] = {"score.weight": "score.weight"}
+    for theirs, ours in rules.items():
+        if isinstance(ours, str):
+            inside[theirs] = f"decoder.{ours}"
+        else:
+            names, transform = ours
+            inside[theirs] = (tuple(f"decoder.{name}" for name in names), transform)
+    return inside

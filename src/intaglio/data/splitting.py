@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from intaglio.data.store import Store, View
 from intaglio.errors import UserError
-from intaglio.text.store import Store, View
 
 __all__ = ["Split", "split"]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from intaglio.text.examples import Example
-from intaglio.text.formats import Sample
-from intaglio.text.row_checks import WELL_KNOWN_TOKENS, Found, contents
+from intaglio.data.examples import Example
+from intaglio.data.formats import Sample
+from intaglio.data.row_checks import WELL_KNOWN_TOKENS, Found, contents
 from intaglio.text.tokenizer import Tokenizer
 
 __all__ = ["check_ids", "check_rendering", "first_difference", "template_notes"]

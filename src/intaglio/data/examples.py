@@ -17,11 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from intaglio.data.formats import Sample
+from intaglio.data.turns import without_flag
 from intaglio.errors import UserError
 from intaglio.text.chat import ChatTemplate, Rendered, render_chat
-from intaglio.text.formats import Sample
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.text.turns import without_flag
 
 __all__ = ["Counts", "Example", "MaskPolicy", "OverLong", "encode_sample", "encode_samples", "fit"]
 

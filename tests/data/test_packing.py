@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.text.packing import Method, Piece, efficiency, pack
+from intaglio.data.packing import Method, Piece, efficiency, pack
 
 METHODS: tuple[Method, ...] = ("best_fit", "contiguous", "none")
 LENGTHS = st.lists(st.integers(1, 16), max_size=60)

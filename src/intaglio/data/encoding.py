@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from intaglio.data.examples import Counts, Example, MaskPolicy, OverLong, Supervise, encode_samples
+from intaglio.data.formats import Format, Sample, detect, to_sample
+from intaglio.data.readers import Row
 from intaglio.errors import UserError
 from intaglio.text.chat import ChatTemplate
-from intaglio.text.examples import Counts, Example, MaskPolicy, OverLong, Supervise, encode_samples
-from intaglio.text.formats import Format, Sample, detect, to_sample
-from intaglio.text.readers import Row
 from intaglio.text.tokenizer import Tokenizer
 
 __all__ = ["Encoded", "Encoder", "add_counts", "chunks", "encode_chunks", "num_cores"]

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from intaglio.data.check import PROBLEMS, DataCheck
+from intaglio.data.languages import language_namer, script_of
+from intaglio.data.near_duplicates import NearDuplicates
+from intaglio.data.readers import Row, Skipped
 from intaglio.text.chat import ChatTemplate
 from intaglio.text.chat_templates import load_template
-from intaglio.text.data_check import PROBLEMS, DataCheck
-from intaglio.text.languages import language_namer, script_of
-from intaglio.text.near_duplicates import NearDuplicates
-from intaglio.text.readers import Row, Skipped
 from intaglio.text.tokenizer import Tokenizer
 from toy_tokenizers import CHATML_TOKENS, byte_level, sentencepiece
 

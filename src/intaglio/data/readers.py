@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from intaglio.data.row_formats import DOCUMENT_SUFFIX, READERS, Broken
+from intaglio.data.unpacking import suffix_inside
 from intaglio.errors import UserError
-from intaglio.text.row_formats import DOCUMENT_SUFFIX, READERS, Broken
-from intaglio.text.unpacking import suffix_inside
 
 __all__ = ["Row", "Rows", "Skipped", "read_rows"]
 

@@ -20,10 +20,10 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import Any, Final, Literal
 
+from intaglio.data.readers import Row
+from intaglio.data.turns import flagged_messages, messages_of_sharegpt
 from intaglio.errors import UserError
 from intaglio.text.messages import Message
-from intaglio.text.readers import Row
-from intaglio.text.turns import flagged_messages, messages_of_sharegpt
 
 __all__ = ["KEYS", "Format", "Sample", "detect", "to_sample"]
 

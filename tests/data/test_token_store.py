@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from intaglio.data import encoding, token_store
+from intaglio.data.encoding import Encoded, Encoder, chunks, encode_chunks
+from intaglio.data.examples import Counts, Example, MaskPolicy, encode_sample
+from intaglio.data.formats import detect, to_sample
+from intaglio.data.readers import Row, read_rows
+from intaglio.data.store import Store
+from intaglio.data.streaming import Streamed
+from intaglio.data.token_store import TokenStore
 from intaglio.errors import UserError
-from intaglio.text import encoding, token_store
-from intaglio.text.encoding import Encoded, Encoder, chunks, encode_chunks
-from intaglio.text.examples import Counts, Example, MaskPolicy, encode_sample
-from intaglio.text.formats import detect, to_sample
-from intaglio.text.readers import Row, read_rows
-from intaglio.text.store import Store
-from intaglio.text.streaming import Streamed
-from intaglio.text.token_store import TokenStore
 from intaglio.text.tokenizer import Tokenizer
 from toy_tokenizers import byte_level
 
@@ -161,8 +161,8 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from toy_tokenizers import byte_level
-from intaglio.text.encoding import Encoder
-from intaglio.text.token_store import TokenStore
+from intaglio.data.encoding import Encoder
+from intaglio.data.token_store import TokenStore
 from intaglio.text.tokenizer import Tokenizer
 
 def wait(counts):
@@ -193,8 +193,8 @@ def test_a_killed_build_leaves_nothing_that_is_taken_for_a_store(data: Path, enc
 ORPHANED = """
 import sys, time
 from toy_tokenizers import byte_level
-from intaglio.text import encoding
-from intaglio.text.readers import Row
+from intaglio.data import encoding
+from intaglio.data.readers import Row
 from intaglio.text.tokenizer import Tokenizer
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from intaglio.data.readers import read_rows
 from intaglio.errors import UserError
-from intaglio.text.readers import read_rows
 
 arrow: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")

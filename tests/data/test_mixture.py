@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from intaglio.data.examples import Example
+from intaglio.data.mixture import Mixture, Part
+from intaglio.data.store import InMemory
 from intaglio.errors import UserError
-from intaglio.text.examples import Example
-from intaglio.text.mixture import Mixture, Part
-from intaglio.text.store import InMemory
 
 
 def numbered(count: int, first: int = 0) -> InMemory:

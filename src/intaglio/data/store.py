@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from intaglio.text.examples import Example
+from intaglio.data.examples import Example
 
 __all__ = ["InMemory", "Source", "Store", "View"]
 

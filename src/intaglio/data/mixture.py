@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from intaglio.data.store import Store, View
 from intaglio.errors import UserError
-from intaglio.text.store import Store, View
 
 __all__ = ["Mixture", "Part"]
 

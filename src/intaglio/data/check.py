@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from intaglio.data.examples import Example, MaskPolicy, encode_sample
+from intaglio.data.formats import Sample, detect, to_sample
+from intaglio.data.languages import language_namer
+from intaglio.data.near_duplicates import NearDuplicates
+from intaglio.data.readers import Row, Skipped
+from intaglio.data.rendering_checks import check_ids, check_rendering, first_difference, template_notes
+from intaglio.data.row_checks import Found, all_text, check_special_tokens, check_turns
+from intaglio.data.turns import without_flag
 from intaglio.errors import UserError
 from intaglio.text.chat import ChatTemplate, render_chat
-from intaglio.text.examples import Example, MaskPolicy, encode_sample
-from intaglio.text.formats import Sample, detect, to_sample
-from intaglio.text.languages import language_namer
-from intaglio.text.near_duplicates import NearDuplicates
-from intaglio.text.readers import Row, Skipped
-from intaglio.text.rendering_checks import check_ids, check_rendering, first_difference, template_notes
-from intaglio.text.row_checks import Found, all_text, check_special_tokens, check_turns
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.text.turns import without_flag
 
 __all__ = ["KEPT_IN_CLEAN_COPY", "PROBLEMS", "DataCheck", "Finding", "Report"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from intaglio.data.unpacking import PACKED, needs, open_bytes
 from intaglio.errors import UserError
-from intaglio.text.unpacking import PACKED, needs, open_bytes
 
 __all__ = ["DOCUMENT_SUFFIX", "READERS", "Broken"]
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from intaglio.data.datasets import readers
+from intaglio.data.datasets.readers import Reader
 from intaglio.errors import UserError, nearest
-from intaglio.text.datasets import readers
-from intaglio.text.datasets.readers import Reader
 
 __all__ = ["CATALOGUE", "DataSet", "Package", "find", "is_data_set", "known_names"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from intaglio.text.formats import Sample
+from intaglio.data.formats import Sample
+from intaglio.data.turns import text_of
 from intaglio.text.messages import Message
-from intaglio.text.turns import text_of
 
 __all__ = ["WELL_KNOWN_TOKENS", "Found", "all_text", "check_special_tokens", "check_turns", "contents"]
 

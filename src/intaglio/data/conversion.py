@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from intaglio.data.formats import KEYS, Format, Sample, detect, to_sample
+from intaglio.data.readers import Row
+from intaglio.data.turns import SHAREGPT_ROLES, text_of
 from intaglio.errors import UserError
-from intaglio.text.formats import KEYS, Format, Sample, detect, to_sample
 from intaglio.text.messages import Message
-from intaglio.text.readers import Row
-from intaglio.text.turns import SHAREGPT_ROLES, text_of
 
 __all__ = ["convert"]
 

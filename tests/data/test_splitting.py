@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from intaglio.data.examples import Example
+from intaglio.data.splitting import split
+from intaglio.data.store import InMemory, Store
 from intaglio.errors import UserError
-from intaglio.text.examples import Example
-from intaglio.text.splitting import split
-from intaglio.text.store import InMemory, Store
 
 
 def example(ids: list[int] | np.ndarray, where: str = "f") -> Example:
