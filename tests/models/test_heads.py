@@ -24,10 +24,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA_CONFIG,
     "mistral": {**SIZES, "model_type": "mistral", "sliding_window": 8},
     "qwen2": {**SIZES, "model_type": "qwen2"},
-    "gemma3_text": {**SIZES, "model_type": "gemma3_text", "head_dim": 8, "query_pre_attn_scalar": 8},
+    "gemma3_text": {
+        **SIZES,
+        "model_type": "gemma3_text",
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "gpt2": {**GPT, "model_type": "gpt2"},
     "openai-gpt": {**GPT, "model_type": "openai-gpt"},
-    "gpt_neox": {**SIZES, "model_type": "gpt_neox"},
+    "gpt_neox": {
+        **{key: value for key, value in SIZES.items() if key != "num_key_value_heads"},
+        "model_type": "gpt_neox",
+    },
 }
 LABELS = ("cloud", "rain", "sun")
 TEXTS = [[5, 9, 2, 31, 44, 2], [7], [8, 8, 1, 2, 60, 3, 17, 4, 2]]

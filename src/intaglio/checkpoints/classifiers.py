@@ -37,7 +37,7 @@ def load_classifier(path: Path, dtype: str | None = None, device: str = "cpu") -
         device: where the weights go.
 
     Raises:
-        UserError: see `load_directory`; or there is no head, or the config does not name as many labels as it has scores.
+        UserError: see `load_directory`; or there is no head, or its scores are not as many as the config's labels.
     """
     config, source, where = load_config(path), SafetensorsSource(path), str(path / "config.json")
     spec, stored, labels = read_config(config, where), dtype_of(config, dtype, where), _labels(config, source, where)

@@ -13,10 +13,12 @@ from intaglio.data.readers import read_rows
 from intaglio.data.splitting import split
 from intaglio.data.store import InMemory, Store, View
 from intaglio.data.token_store import TokenStore
+from intaglio.errors import UserError
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.recipe import Recipe, SourceSpec
+from intaglio.training.labelled import Label, Labels, encode_labelled, texts_of
+from intaglio.training.recipe import ClassifierSpec, Recipe, SourceSpec
 
-__all__ = ["Data", "read_data", "samples_of"]
+__all__ = ["Data", "read_data", "samples_of", "sources_of", "texts_to_learn_from"]
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,14 @@ class Data:
         validation: the held-out rows of all sources; empty where nothing is held out.
         counts: what became of the rows.
         removed: held-out rows left out because training contains them too.
+        labels: of every row, where a classifier learns them.
     """
 
     train: Mixture
     validation: Store
     counts: Counts
     removed: int
+    labels: Labels | None = None
 
 
 def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] = lambda line: None) -> Data:
@@ -44,19 +48,34 @@ def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] =
     """
     counts = Counts()
     parts, held_out, removed = [], [], 0
+    found: dict[str, Label] = {}
     for source in sources_of(recipe):
-        store: Store = _encoded(source, recipe, tokenizer, counts, say)
+        store = _store(source, recipe, tokenizer, counts, found, say)
         if recipe.validation:
             sides = split(store, recipe.validation, recipe.split_by, recipe.near_duplicates)
             store, removed = sides.train, removed + sides.removed
             held_out.append(sides.validation)
         parts.append(Part(store, source.weight, source.cap))
-    return Data(Mixture(parts), _joined(held_out), counts, removed)
+    labels = Labels.of(found, recipe.objective.labels) if isinstance(recipe.objective, ClassifierSpec) else None
+    return Data(Mixture(parts), _joined(held_out), counts, removed, labels)
 
 
 def sources_of(recipe: Recipe) -> tuple[SourceSpec, ...]:
     """The recipe's sources; a bare path is one."""
     return (SourceSpec(path=recipe.data),) if isinstance(recipe.data, str) else recipe.data
+
+
+def texts_to_learn_from(recipe: Recipe) -> Iterator[str]:
+    """What the rows say, for a tokenizer.
+
+    Raises:
+        UserError: see `read_data`.
+    """
+    for source in sources_of(recipe):
+        if isinstance(recipe.objective, ClassifierSpec):
+            yield from texts_of(read_rows(located(source.path)))
+        else:
+            yield from (sample.text or "" for sample in samples_of(source))
 
 
 def samples_of(source: SourceSpec) -> Iterator[Sample]:
@@ -74,6 +93,25 @@ def located(path: str, say: Callable[[str], None] = lambda line: None) -> str | 
     if Path(path).exists() or not is_data_set(path):
         return path
     return pull_data(path, say=say) / "rows.jsonl"
+
+
+def _store(
+    source: SourceSpec,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    counts: Counts,
+    found: dict[str, Label],
+    say: Callable[[str], None],
+) -> Store:
+    """The source's examples; the labels of a classifier's go into `found`, by the place of their row."""
+    if not isinstance(recipe.objective, ClassifierSpec):
+        return _encoded(source, recipe, tokenizer, counts, say)
+    rows, delimiter = read_rows(located(source.path, say)), recipe.objective.delimiter
+    pairs = list(encode_labelled(rows, tokenizer, counts, recipe.max_length, recipe.over_long, delimiter))
+    if not pairs:
+        raise UserError(f"no row fits into {recipe.max_length} tokens", where=source.path)
+    found.update({example.where: label for example, label in pairs})
+    return InMemory([example for example, _ in pairs])
 
 
 def _encoded(

@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from intaglio.errors import UserError
 from intaglio.specs import Spec, load_yaml, validate
+from intaglio.specs.base import kind_or
+from intaglio.training.answers import AnswersSpec
+from intaglio.training.closing import CodeSpec
 from intaglio.training.optimizer import OptimizerSpec
 from intaglio.training.schedule import ScheduleSpec
 
-__all__ = ["Recipe", "SourceSpec", "load_recipe"]
+__all__ = ["ClassifierSpec", "LanguageModelSpec", "Recipe", "SourceSpec", "load_recipe"]
 
 
 class SourceSpec(Spec):
@@ -42,6 +45,29 @@ class LanguageModelSpec(Spec):
     z_loss: float = Field(0.0, ge=0)
 
 
+class ClassifierSpec(Spec):
+    """See `objectives.classifier`.
+
+    Attributes:
+        labels: their names in order; none takes those of the data, sorted.
+        lm_weight: of the next-token loss beside the class loss.
+        chunk: see `LanguageModelSpec`.
+        delimiter: stands between `text` and `text_pair`; GPT-1 has `$`.
+    """
+
+    kind: Literal["classifier"] = "classifier"
+    labels: tuple[str | int, ...] = ()
+    lm_weight: float = Field(0.5, ge=0)
+    chunk: int = Field(1024, gt=0)
+    delimiter: str = "$"
+
+
+ObjectiveSpec = Annotated[
+    Annotated[LanguageModelSpec, Tag("language_model")] | Annotated[ClassifierSpec, Tag("classifier")],
+    Discriminator(kind_or("language_model")),
+]
+
+
 class Recipe(Spec):
     """Everything a run depends on.
 
@@ -67,6 +93,9 @@ class Recipe(Spec):
         evaluate_every, save_every, sample_every: in steps; 0 for never (the end always saves).
         prompts: what samples continue.
         keep: checkpoints that stay.
+        answers: held-out conversations to be answered before and after; see `answers`.
+        yardsticks: print what a byte 5-gram and `xz -9` make of the held-out texts.
+        code: samples of code to be parsed at the end; see `closing`.
         patience: evaluations without a better loss after which the run ends; 0 for never.
     """
 
@@ -86,7 +115,7 @@ class Recipe(Spec):
     steps: int | None = Field(None, gt=0)
     epochs: float | None = Field(None, gt=0)
     precision: Literal["bfloat16", "float32", "float16"] = "bfloat16"
-    objective: LanguageModelSpec = LanguageModelSpec()
+    objective: ObjectiveSpec = LanguageModelSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     clip: float = Field(1.0, ge=0)
@@ -100,6 +129,9 @@ class Recipe(Spec):
     sample_tokens: int = Field(64, gt=0)
     keep: Annotated[int, Field(gt=0)] = 2
     patience: int = Field(0, ge=0)
+    answers: AnswersSpec | None = None
+    yardsticks: bool = False
+    code: CodeSpec | None = None
     seed: int = 0
     device: str = "cpu"
     threads: int | None = Field(None, gt=0)
@@ -114,7 +146,17 @@ class Recipe(Spec):
             raise ValueError("give steps or epochs, one of the two")
         if self.sample_every and not self.prompts:
             raise ValueError("sample_every needs prompts")
+        if isinstance(self.objective, ClassifierSpec):
+            self._fit_a_classifier()
         return self
+
+    def _fit_a_classifier(self) -> None:
+        if self.packing == "contiguous":
+            raise ValueError("packing contiguous cuts documents, and a classifier reads each at its end")
+        beside = {"supervise": self.supervise, "sample_every": self.sample_every, "neftune": self.neftune}
+        given = next((name for name, value in beside.items() if value), None)
+        if given:
+            raise ValueError(f"{given} means nothing to objective classifier")
 
 
 def load_recipe(path: Path, changes: list[str]) -> Recipe:

@@ -9,18 +9,39 @@ from intaglio.engine.sampling_params import SamplingParams
 from intaglio.models.decoder import Decoder
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["continue_prompts"]
+__all__ = ["answer_prompts", "continue_prompts"]
 
 
 def continue_prompts(
     model: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], max_tokens: int, seed: int, temperature: float = 0.8
 ) -> list[str]:
-    """Continues each prompt with the current weights; training's own random numbers are left as they were."""
+    """Continues each prompt with the current weights."""
+    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
+    return _generate(model, tokenizer, tokenizer.encode_batch(prompts), params)
+
+
+def answer_prompts(
+    model: Decoder, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], max_tokens: int, batch: int
+) -> list[str]:
+    """Greedy continuations of prompts as ids, `batch` at a time, those of like length together."""
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    texts = [""] * len(prompts)
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        for i, text in zip(chosen, _generate(model, tokenizer, [prompts[i] for i in chosen], params), strict=True):
+            texts[i] = text
+    return texts
+
+
+def _generate(
+    model: Decoder, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> list[str]:
+    """Training's own mode and random numbers are left as they were."""
     training, state = model.training, torch.get_rng_state()
     model.eval()
-    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
     texts = [""] * len(prompts)
-    for piece in generate(model, tokenizer, tokenizer.encode_batch(prompts), [params] * len(prompts)):
+    for piece in generate(model, tokenizer, prompts, [params] * len(prompts)):
         texts[piece.row] += piece.text
     model.train(training)
     torch.set_rng_state(state)

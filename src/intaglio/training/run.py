@@ -21,28 +21,27 @@ import yaml
 
 from intaglio.checkpoints.load import DTYPES
 from intaglio.checkpoints.models import load_model, load_tokenizer
-from intaglio.checkpoints.save import save_model
 from intaglio.errors import UserError
 from intaglio.files import whole_file
 from intaglio.lineage.presets import preset
 from intaglio.lineage.resolve import resolve_spec
 from intaglio.models.decoder import Decoder
+from intaglio.models.heads import decoder_of
 from intaglio.models.init import init_weights
 from intaglio.specs import DecoderSpec, load_yaml, validate
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.text.train import train_on
-from intaglio.training.batches import Batch, BatchStream, evaluation_batches
-from intaglio.training.data import read_data, samples_of, sources_of
+from intaglio.training.data import read_data, texts_to_learn_from
 from intaglio.training.log import Log, draw_log, measured_peak, read_log
 from intaglio.training.loop import Loop, Step, evaluate
 from intaglio.training.master import MasterWeights
-from intaglio.training.objectives.language_model import LanguageModel
-from intaglio.training.objectives.objective import Objective
+from intaglio.training.measures import Measures
 from intaglio.training.optimizer import build_optimizers
-from intaglio.training.recipe import Recipe
+from intaglio.training.recipe import ClassifierSpec, Recipe
 from intaglio.training.rollout import continue_prompts
 from intaglio.training.state import last_checkpoint, load_state, prune, save_state
-from intaglio.training.tricks import NoisyEmbeddings, compile_feed_forwards, recompute_activations
+from intaglio.training.tasks import task_of
+from intaglio.training.tricks import compile_feed_forwards, recompute_activations
 
 __all__ = ["Outcome", "build_model", "build_spec", "build_tokenizer", "resume", "train"]
 
@@ -101,8 +100,8 @@ def build_tokenizer(recipe: Recipe) -> Tokenizer:
         case str(name):
             return load_tokenizer(name)
         case trained:
-            texts = (sample.text or "" for source in sources_of(recipe) for sample in samples_of(source))
-            return train_on(texts, trained.vocab_size)
+            pads = ("<|pad|>",) if isinstance(recipe.objective, ClassifierSpec) else ()  # see `checkpoints.classifiers`
+            return train_on(texts_to_learn_from(recipe), trained.vocab_size, ("<|endoftext|>", *pads))
 
 
 def build_spec(recipe: Recipe, tokenizer: Tokenizer) -> DecoderSpec:
@@ -135,13 +134,15 @@ class _Run:
         torch.manual_seed(recipe.seed)
         self.tokenizer = self._tokenizer()
         self.data = read_data(recipe, self.tokenizer, say)
-        self.stream = BatchStream(self.data.train, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
-        self.model = build_model(recipe, self.tokenizer)
+        self.task = task_of(recipe, self.data)
+        self.stream = self.task.stream()
+        self.model = self.task.model(build_model(recipe, self.tokenizer))
         self.masters = MasterWeights(self.model, DTYPES[recipe.precision])
         self.optimizers = build_optimizers(recipe.optimizer, self.masters.masters)
-        self.objective = self._objective()
+        self.objective = self.task.objective()
         self.steps = recipe.steps or self._steps_of(recipe.epochs or 1.0)
-        self.held_out = list(self._held_out())
+        self.held_out = self.task.held_out()
+        self.measures = Measures(recipe, run, self.data.validation, self.tokenizer, say)
         vocabulary = range(self.model.spec.vocab_size)
         self.token_bytes = torch.tensor([len(self.tokenizer.token_bytes(i)) for i in vocabulary])
         self.loop = Loop(
@@ -159,15 +160,17 @@ class _Run:
         self.eval_loss: float | None = None
         self.best, self.worse = float("inf"), 0
         if recipe.checkpointing:
-            recompute_activations(self.model, recipe.checkpointing)
+            recompute_activations(decoder_of(self.model), recipe.checkpointing)
         if recipe.compile:
-            compile_feed_forwards(self.model)
+            compile_feed_forwards(decoder_of(self.model))
 
     def go(self) -> Outcome:
         """Steps to the end or to a signal; saves either way."""
         self._pick_up()
         self._introduce()
         if self.loop.done < self.steps:
+            if not self.loop.done:
+                self.measures.before(decoder_of(self.model))
             with _signals() as received, self._log() as self.log:
                 self.loop.run(lambda step: self._after(step, received))
             self._save()
@@ -175,6 +178,8 @@ class _Run:
         else:
             stopped = None
         draw_log(self.run / "log.jsonl", self.run / "curves.png")
+        if stopped is None:
+            self.measures.after(decoder_of(self.model))
         return Outcome(self.run, self.loop.done, stopped, self.last_loss, self.eval_loss)
 
     def _tokenizer(self) -> Tokenizer:
@@ -187,19 +192,9 @@ class _Run:
         tokenizer.save(kept)
         return tokenizer
 
-    def _objective(self) -> Objective:
-        spec = self.recipe.objective
-        objective: Objective = LanguageModel(spec.chunk, spec.z_loss)
-        return NoisyEmbeddings(objective, self.recipe.neftune) if self.recipe.neftune else objective
-
     def _steps_of(self, epochs: float) -> int:
         rows_a_step = self.recipe.micro_batch * self.recipe.accumulation
         return max(1, round(epochs * self.stream.num_rows / rows_a_step))
-
-    def _held_out(self) -> Iterator[Batch]:
-        if len(self.data.validation):
-            recipe = self.recipe
-            yield from evaluation_batches(self.data.validation, recipe.micro_batch, recipe.max_length, recipe.packing)
 
     def _log(self) -> Log:
         documents = sum(self.data.train.counts)
@@ -254,22 +249,24 @@ class _Run:
         """Held-out loss; False once it has not improved for `patience` evaluations."""
         if not self.held_out:
             return True
-        found = evaluate(self.model, self.objective, self.held_out, self.token_bytes)
+        token_bytes = self.token_bytes if self.task.predicts_text else None
+        found = evaluate(self.model, self.objective, self.held_out, token_bytes)
         self.eval_loss = found.loss
         self.log.line(
             step=step.number, **{f"eval_{name}": value for name, value in asdict(found).items() if value is not None}
         )
         bits = f", {found.bits_per_byte:.3f} bits a byte" if found.bits_per_byte else ""
-        self.log.say(f"step {step.number}: held-out loss {found.loss:.4f}{bits}")
+        right = "" if found.accuracy is None else f", {found.accuracy:.1%} right"
+        self.log.say(f"step {step.number}: held-out loss {found.loss:.4f}{right}{bits}")
         better = self.eval_loss < self.best
         self.best, self.worse = min(self.best, self.eval_loss), 0 if better else self.worse + 1
         if better and self.recipe.patience:
-            save_model(self.model, self.run / "best", self.tokenizer)
+            self.task.save(self.model, self.run / "best", self.tokenizer)
         return not self.recipe.patience or self.worse < self.recipe.patience
 
     def _sample(self, step: Step) -> None:
         texts = continue_prompts(
-            self.model, self.tokenizer, self.recipe.prompts, self.recipe.sample_tokens, self.recipe.seed
+            decoder_of(self.model), self.tokenizer, self.recipe.prompts, self.recipe.sample_tokens, self.recipe.seed
         )
         for prompt, text in zip(self.recipe.prompts, texts, strict=True):
             self.log.line(step=step.number, prompt=prompt, sample=text)
@@ -285,7 +282,7 @@ class _Run:
         }
         save_state(self.run, self.loop.done, self.masters, self.optimizers, state)
         prune(self.run, self.recipe.keep)
-        save_model(self.model, self.run / "model", self.tokenizer)
+        self.task.save(self.model, self.run / "model", self.tokenizer)
 
 
 @contextmanager

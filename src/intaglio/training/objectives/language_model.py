@@ -15,7 +15,7 @@ from intaglio.training.batches import Batch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
 from intaglio.training.objectives.objective import Loss
 
-__all__ = ["LanguageModel"]
+__all__ = ["LanguageModel", "balance"]
 
 
 class LanguageModel:
@@ -33,26 +33,36 @@ class LanguageModel:
         """See `Objective`."""
         assert isinstance(model, Decoder)
         hidden = model.hidden_states(batch.ids, batch.positions, Packed(batch.documents))[0]  # (N, E)
-        labels = batch.labels[0]  # (N,)
-        placed = labels.ne(-100).nonzero()[:, 0]  # (n,)
-        total = chunked_cross_entropy(
+        metrics = {} if model.training else {"correct": self._correct(model, hidden, batch)}
+        return Loss(self.total(model, hidden, batch), balance(model), metrics)
+
+    def total(self, model: Decoder, hidden: Tensor, batch: Batch) -> Tensor:
+        """The sum over targets, from what came out of the last layer (N, E)."""
+        placed, labels = _targets(batch)
+        return chunked_cross_entropy(
             hidden[placed],
             model.lm_head.weight,
-            labels[placed],
+            labels,
             chunk=self.chunk,
             softcap=model.spec.logit_softcap,
             z_loss=self.z_loss,
         )
-        metrics = {} if model.training else {"correct": self._correct(model, hidden[placed], labels[placed])}
-        return Loss(total, _balance(model), metrics)
 
-    def _correct(self, model: Decoder, hidden: Tensor, labels: Tensor) -> float:
+    def _correct(self, model: Decoder, hidden: Tensor, batch: Batch) -> float:
         """How many targets are the likeliest token; counted where a model is measured, not where it learns."""
-        pairs = zip(hidden.split(self.chunk), labels.split(self.chunk), strict=True)
+        placed, labels = _targets(batch)
+        pairs = zip(hidden[placed].split(self.chunk), labels.split(self.chunk), strict=True)
         return float(sum(int((model.logits(h).argmax(dim=-1) == t).sum()) for h, t in pairs))
 
 
-def _balance(model: Decoder) -> Tensor | None:
+def _targets(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The places that have a target, and the targets: (n,) each."""
+    labels = batch.labels[0]  # (N,)
+    placed = labels.ne(-100).nonzero()[:, 0]
+    return placed, labels[placed]
+
+
+def balance(model: Decoder) -> Tensor | None:
     """The weighted load-balancing losses of all mixtures (Fedus et al. 2021, equation 4, layer by layer)."""
     losses = [
         layer.load_balancing_coef * load_balancing_loss(layer.router)

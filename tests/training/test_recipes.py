@@ -1,0 +1,103 @@
+"""Every recipe we ship, run at a tiny size on rows of our own: it is read, trains, saves and measures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intaglio.training.recipe import load_recipe
+from intaglio.training.run import train
+from toy_llms import save_toy
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+
+TINY = {
+    "repeat": 1,
+    "norm": {"kind": "rms_norm"},
+    "attention": {"num_heads": 2, "rope": {}},
+    "feed_forward": {"intermediate_size": 32, "activation": "silu", "gated": True},
+}
+CODE = '"""A module."""\n\n\ndef add(a, b):\n    """Adds."""\n    return a + b\n'
+KINDS = ("Date", "Humans", "Place")
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_toy(tmp_path_factory.mktemp("models") / "toy", context=512)
+
+
+def rows_for(name: str, folder: Path) -> Path:
+    """Rows in the format that the recipe's own data have."""
+    if "chat" in name or "sft" in name:
+        rows: list[dict[str, Any]] = [
+            {
+                "messages": [
+                    {"role": "user", "content": f"what is it {i}"},
+                    {"role": "assistant", "content": f"Type: {KINDS[i % 3]}"},
+                ]
+            }
+            for i in range(40)
+        ]
+    elif "classify" in name:
+        rows = [{"text": f"{'good' if i % 2 else 'bad'} day {i}", "label": "yes" if i % 2 else "no"} for i in range(40)]
+    else:
+        rows = [{"text": CODE.replace("add", f"add_{i}")} for i in range(40)]
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def changes_for(recipe: Path, folder: Path, toy: Path) -> list[str]:
+    """What makes the recipe tiny; nothing else about it changes."""
+    text = recipe.read_text(encoding="utf-8")
+    rows = rows_for(recipe.stem, folder)
+    changes = [f"data={rows}", "steps=2", "epochs=null", "micro_batch=2", "validation=0.3", "threads=1"]
+    changes += ["evaluate_every=1", "save_every=1", "max_length=128"]
+    if "\nmodel:" in f"\n{text}":
+        changes.append(f"model={toy}")
+    else:
+        changes += ["tokenizer.vocab_size=300", "architecture.hidden_size=16"]
+    if "\nsample_every:" in text:
+        changes.append("sample_tokens=3")
+    if "\nanswers:" in text:
+        changes += ["answers.rows=5", "answers.shots=1"]
+    if "\ncode:" in text:
+        changes += ["code.samples=2", "code.tokens=6"]
+    return changes
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=[path.stem for path in RECIPES])
+def test_it_trains(recipe: Path, tmp_path: Path, toy: Path) -> None:
+    said: list[str] = []
+    outcome = train(
+        load_recipe(recipe, changes_for(recipe, tmp_path, toy)), tmp_path / "run", say=said.append, quiet=True
+    )
+    assert outcome.steps == 2
+    assert outcome.loss is not None
+    assert outcome.eval_loss is not None
+    assert (outcome.run / "model" / "model.safetensors").exists()
+    text = recipe.read_text(encoding="utf-8")
+    report = json.loads((outcome.run / "report.json").read_text()) if (outcome.run / "report.json").exists() else {}
+    if "\nyardsticks:" in text:
+        assert report["yardsticks"]["byte_5gram"] > 0
+        assert any("xz -9" in line for line in said)
+    if "\nanswers:" in text:
+        assert set(report["answers"]) >= {"untuned", "untuned, 1 examples", "tuned", "tuned over untuned"}
+        assert report["answers"]["rows"] == 5
+    if "\ncode:" in text:
+        assert len(report["code"]["samples"]) == 2
+
+
+def test_the_recipes_are_those_the_house_promises() -> None:
+    names = {path.stem for path in RECIPES}
+    assert names >= {
+        "pretrain-stdlib",
+        "pretrain-folder",
+        "pretrain-tang",
+        "continue-pretraining",
+        "sft-smollm2",
+        "chat-smollm2",
+        "sft-chat-mix",
+        "classify-gpt1",
+    }
