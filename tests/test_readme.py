@@ -65,7 +65,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     write_llama(tmp_path / "model.gguf")
     (tmp_path / "FOLDER").mkdir()
-    (tmp_path / "FOLDER" / "text.txt").write_text("the sea, the sea, the open sea\n" * 20, encoding="utf-8")
+    for i in range(40):
+        (tmp_path / "FOLDER" / f"{i}.txt").write_text(f"the sea, the sea, the open sea {i}\n" * 20, encoding="utf-8")
+    row = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}\n'
+    (tmp_path / "FOLDER" / "rows.jsonl").write_text(row, encoding="utf-8")
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

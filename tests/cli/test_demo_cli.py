@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from intaglio.cli import demo
 from running import Run
 from toy_llms import ANSWER, save_parrot
 
@@ -31,7 +32,7 @@ def pulled(patient_parrot: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_it_pulls_shows_answers_and_talks(run: Run, pulled: list[str]) -> None:
-    ran = run("demo")
+    ran = run("demo", "--no-pretrain")
     assert ran.status == 0
     assert pulled == ["smollm2-135m-instruct"]
     assert "licence: none" in ran.err
@@ -46,7 +47,7 @@ def test_it_pulls_shows_answers_and_talks(run: Run, pulled: list[str]) -> None:
 
 
 def test_json_has_every_turn(run: Run) -> None:
-    report = json.loads(run("demo", "--json").out)
+    report = json.loads(run("demo", "--no-pretrain", "--json").out)
     assert [turn["answer"] for turn in report["turns"]] == [ANSWER] * 4
     assert report["turns"][0]["question"] == "What is the capital of France?"
     *_, third, fourth = (turn["prompt_tokens"] for turn in report["turns"])
@@ -56,6 +57,23 @@ def test_json_has_every_turn(run: Run) -> None:
 
 
 def test_answers_are_as_long_as_asked(run: Run) -> None:
-    report = json.loads(run("demo", "--json", "--max-tokens", 3).out)
+    report = json.loads(run("demo", "--no-pretrain", "--json", "--max-tokens", 3).out)
     assert [turn["new_tokens"] for turn in report["turns"]] == [3] * 4
     assert "'--max-tokens'" in run("demo", "--max-tokens", 0).refusal
+
+
+def test_it_trains_a_model_from_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pulled: list[str]
+) -> None:
+    rows = [{"text": f"def add_{i}(a, b):\n    return a + b\n" * 20} for i in range(60)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole = demo._recipe(1)
+    small = whole.updated(
+        data=str(tmp_path / "rows.jsonl"), tokenizer={"vocab_size": 300}, steps=2, evaluate_every=2, sample_every=2,
+        max_length=64, sample_tokens=4, validation=0.2,
+    )  # fmt: skip
+    monkeypatch.setattr(demo, "_recipe", lambda threads: small)
+    report = json.loads(run("demo", "--json").out)["pretraining"]
+    assert report["steps"] == 2
+    assert report["bits_per_byte"] > 0
+    assert [sample.split("(")[0].split(":")[0] for sample in report["samples"]] == ["def read_lines", "class Stack"]

@@ -1,6 +1,7 @@
 """A classifier by the one loop: its loss in sums, its rows, and a recipe from words to scores that others open."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, init_head
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.batches import Batch, make_batch
-from intaglio.training.labelled import Labels, LabelledStream, encode_labelled, labelled_batches, texts_of
+from intaglio.training.labelled import LabelledStream, Labels, encode_labelled, labelled_batches, texts_of
 from intaglio.training.loop import Loop, evaluate
 from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.classifier import Classifier
@@ -218,7 +219,7 @@ def test_labels_are_in_order() -> None:
     assert Labels.of({"a": 10, "b": 9, "c": 10}).names == ("9", "10")
     given = Labels.of({"a": "0", "b": 1}, (1, 0))
     assert (given.names, given.numbers) == (("1", "0"), {"a": 1, "b": 0})
-    with pytest.raises(UserError, match="snow.*did you mean 'sow'") as caught:
+    with pytest.raises(UserError, match="snow.*did you mean sow") as caught:
         Labels.of({"r.csv#3": "snow"}, ("sow", "sun"))
     assert "r.csv#3" in str(caught.value)
     for found, names in (({"a": "x"}, ()), ({}, ("x", "x"))):
@@ -230,21 +231,22 @@ def test_labels_are_in_order() -> None:
 def recipe(tmp_path: Path) -> tuple[Path, list[str]]:
     """The shipped recipe at toy size, on rows of our own where one word decides the label."""
     plain = "the sea takes what the river brings and gives it back as over every hill and field".split()
-    rows = []
-    for i in range(400):
-        text = [plain[(i * k) % len(plain)] for k in range(3, 9 + i % 4)]
-        text.insert(i % 5, ("storm", "calm")[i % 2])
-        rows.append({"text": " ".join(text), "label": ("bad", "good")[i % 2]})
+    rows, dice = [], random.Random(0)
+    for _ in range(400):
+        label = dice.randrange(2)
+        text = dice.choices(plain, k=dice.randint(2, 8))
+        text.insert(dice.randint(0, len(text)), ("storm", "calm")[label])
+        rows.append({"text": " ".join(text), "label": ("bad", "good")[label]})
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     toy = yaml.safe_load(RECIPE.read_text())
     toy["architecture"]["hidden_size"] = 32
     toy["architecture"]["layers"][0]["repeat"] = 2
-    toy["architecture"]["layers"][0]["feed_forward"]["intermediate_size"] = 64
+    toy["architecture"]["layers"][0]["feed_forward"]["intermediate_size"] = 128  # as GPT-1: four times as wide
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(toy), encoding="utf-8")
     changes = [
-        f"data={data}", "tokenizer.vocab_size=320", "epochs=null", "steps=120", "optimizer.learning_rate=5e-3",
+        f"data={data}", "tokenizer.vocab_size=380", "epochs=null", "steps=120", "optimizer.learning_rate=5e-3",
         "schedule.warmup=10", "evaluate_every=30", "save_every=60", "micro_batch=2", "threads=1", "precision=float32",
     ]  # fmt: skip
     return path, changes

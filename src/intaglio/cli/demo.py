@@ -2,6 +2,8 @@
 
 import json as json_module
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ from intaglio.cli import options
 if TYPE_CHECKING:
     from intaglio.engine.llm import LLM
     from intaglio.engine.sampling_params import SamplingParams
+    from intaglio.training.recipe import Recipe
 
 _MODEL = "smollm2-135m-instruct"
 _QUESTIONS = ("What is the capital of France?", "What is photosynthesis? Answer in one sentence.")
@@ -19,10 +22,11 @@ _CONVERSATION = ("Tell me the name of a famous physicist.", "What did he discove
 
 def demo(
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most in each answer.")] = 64,
+    pretrain: Annotated[bool, typer.Option(help="Also train a small model from nothing, for two minutes.")] = True,
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Pull SmolLM2, show what it is made of, ask it two questions and hold a conversation."""
+    """Pull SmolLM2, show what it is made of, talk to it, and train a small model from nothing."""
     from intaglio.checkpoints.pull import pull
     from intaglio.engine.sampling_params import SamplingParams
 
@@ -33,7 +37,8 @@ def demo(
     turns = [turn for question in _QUESTIONS for turn in _talk(llm, params, [question])]
     _say("\na conversation of two turns")
     turns += _talk(llm, params, _CONVERSATION)
-    _finish(turns, json)
+    trained = _pretrain(threads) if pretrain else None
+    _finish(turns, trained, json)
 
 
 def _say(line: str) -> None:
@@ -71,13 +76,60 @@ def _talk(llm: "LLM", params: "SamplingParams", questions: tuple[str, ...] | lis
     return turns
 
 
-def _finish(turns: list[dict[str, Any]], as_json: bool) -> None:
+def _pretrain(threads: int | None) -> dict[str, Any]:
+    """A model of five million parameters on the standard library's source; its samples are its own."""
+    from intaglio.training.run import train
+
+    with tempfile.TemporaryDirectory() as folder:
+        _say("\ntwo minutes of pretraining on the Python standard library, from nothing")
+        outcome = train(_recipe(threads), Path(folder) / "run", say=_say)
+        lines = [json_module.loads(line) for line in (outcome.run / "log.jsonl").read_text("utf-8").splitlines()]
+    samples = [line["prompt"] + line["sample"] for line in lines if "sample" in line]
+    bits = [line["eval_bits_per_byte"] for line in lines if "eval_bits_per_byte" in line]
+    return {"steps": outcome.steps, "loss": outcome.loss, "bits_per_byte": bits[-1], "samples": samples}
+
+
+def _recipe(threads: int | None) -> "Recipe":
+    from intaglio.specs import validate
+    from intaglio.training.recipe import Recipe
+
+    layer = {
+        "repeat": 6,
+        "norm": {"kind": "rms_norm"},
+        "attention": {"num_heads": 4, "num_kv_heads": 2, "rope": {}},
+        "feed_forward": {"intermediate_size": 688, "activation": "silu", "gated": True},
+    }
+    architecture = {"hidden_size": 256, "max_position_embeddings": 512, "tie_embeddings": True, "layers": [layer]}
+    data = {
+        "architecture": architecture,
+        "tokenizer": {"vocab_size": 4096},
+        "data": "stdlib",
+        "validation": 0.05,
+        "packing": "contiguous",
+        "max_length": 512,
+        "micro_batch": 8,
+        "steps": 150,
+        "optimizer": {"learning_rate": 2e-3},
+        "schedule": {"kind": "wsd", "warmup": 20, "final": 0.0, "decay": 0.4},
+        "evaluate_every": 150,
+        "sample_every": 150,
+        "prompts": ["def read_lines(path):\n", "class Stack:\n"],
+        "threads": threads,
+    }
+    recipe: Recipe = validate(Recipe, data, "demo")
+    return recipe
+
+
+def _finish(turns: list[dict[str, Any]], trained: dict[str, Any] | None, as_json: bool) -> None:
     tokens = sum(turn["new_tokens"] for turn in turns)
     decoding = sum(turn["total_s"] - turn["first_token_s"] for turn in turns)
     speed = (tokens - len(turns)) / decoding if decoding else 0.0
     memory = options.peak_memory()
     if as_json:
-        print(json_module.dumps({"turns": turns, "tokens_per_second": speed, "peak_memory_bytes": memory}))
+        report = {"turns": turns, "tokens_per_second": speed, "peak_memory_bytes": memory}
+        print(json_module.dumps({**report, **({"pretraining": trained} if trained else {})}))
         return
     print(f"\n{tokens} tokens in {len(turns)} answers at {speed:.1f} tokens/s, memory {memory / 1e6:.0f} MB")
+    if trained:
+        print(f"{trained['steps']} steps of pretraining: {trained['bits_per_byte']:.2f} bits a byte on held-out source")
     print(f"go on: .venv/bin/intaglio chat {_MODEL}")

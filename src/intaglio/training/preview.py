@@ -4,9 +4,11 @@ from itertools import islice
 
 import yaml
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from intaglio.data.examples import Example, MaskPolicy, encode_sample
+from intaglio.planning import plan_training
 from intaglio.specs import DecoderSpec
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.data import samples_of, sources_of
@@ -32,6 +34,7 @@ def preview(recipe: Recipe, console: Console | None = None) -> None:
     console.print(
         f"{_tokens_a_step(recipe):,} tokens a step at most, {_flops(recipe, spec):.3g} FLOPs", highlight=False
     )
+    console.print(_memory(recipe, spec))
     policy = MaskPolicy(supervise=recipe.supervise)
     for sample in islice(samples_of(sources_of(recipe)[0]), _SAMPLES):
         example = encode_sample(sample, tokenizer, policy)
@@ -54,6 +57,23 @@ def _runs(example: Example) -> list[tuple[int, int, bool]]:
     mask = example.supervised.tolist()
     starts = [i for i in range(len(mask)) if i == 0 or mask[i] != mask[i - 1]]
     return [(start, stop, mask[start]) for start, stop in zip(starts, [*starts[1:], len(mask)], strict=True)]
+
+
+def _memory(recipe: Recipe, spec: DecoderSpec) -> Table:
+    """The most a step takes at one time, by component."""
+    plan = plan_training(
+        spec,
+        recipe.micro_batch * recipe.max_length,
+        dtype=recipe.precision,
+        optimizer=recipe.optimizer.kind,
+        chunk=recipe.objective.chunk,
+        checkpoint_every=recipe.checkpointing,
+    )
+    table = Table("memory of a full micro-batch", "MiB", box=None)
+    table.columns[1].justify = "right"
+    for label, size in plan.rows():
+        table.add_row(label, f"{size / 2**20:,.0f}")
+    return table
 
 
 def _tokens_a_step(recipe: Recipe) -> int:

@@ -172,7 +172,7 @@ class _Run:
             if not self.loop.done:
                 self.measures.before(decoder_of(self.model))
             with _signals() as received, self._log() as self.log:
-                self.loop.run(lambda step: self._after(step, received))
+                self._step_on(received)
             self._save()
             stopped = received[0] if received else None
         else:
@@ -181,6 +181,15 @@ class _Run:
         if stopped is None:
             self.measures.after(decoder_of(self.model))
         return Outcome(self.run, self.loop.done, stopped, self.last_loss, self.eval_loss)
+
+    def _step_on(self, received: list[int]) -> None:
+        """Runs the loop; a loss that is not finite also tells what is safe."""
+        try:
+            self.loop.run(lambda step: self._after(step, received))
+        except UserError as error:
+            kept = last_checkpoint(self.run)
+            safe = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
+            raise UserError(error.what, where=error.where, mend=f"{error.mend}; {safe}") from error
 
     def _tokenizer(self) -> Tokenizer:
         """Trained or loaded once; a resumed run takes the one it saved."""
