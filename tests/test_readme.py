@@ -68,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for i in range(40):
         (tmp_path / "FOLDER" / f"{i}.txt").write_text(f"the sea, the sea, the open sea {i}\n" * 20, encoding="utf-8")
     row = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}\n'
-    (tmp_path / "FOLDER" / "rows.jsonl").write_text(row, encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text(row, encoding="utf-8")
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     monkeypatch.chdir(tmp_path)
     return tmp_path

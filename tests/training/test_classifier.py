@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import yaml
 from safetensors.torch import load_file
+from torch import Tensor
 
 from intaglio.checkpoints.classifiers import load_classifier
 from intaglio.data.examples import Counts, Example
@@ -61,15 +62,15 @@ def labelled(texts: list[list[int]] = RAGGED, each: int = 0) -> list[Batch]:
     return [*labelled_batches(batches, Labels(("no", "yes"), numbers))]
 
 
-def sums_by_hand(model: SequenceClassifier, texts: list[list[int]] = RAGGED) -> tuple[float, float, int]:
+def sums_by_hand(model: SequenceClassifier, texts: list[list[int]] = RAGGED) -> tuple[Tensor, Tensor, int]:
     """The class losses and the next-token losses of each text alone, and how many of the latter there are."""
-    classes, tokens, targets = 0.0, 0.0, 0
+    classes, tokens, targets = torch.zeros(()), torch.zeros(()), 0
     for number, text in enumerate(texts):
         ids = torch.tensor([text])
         hidden = model.decoder.hidden_states(ids)
-        classes += F.cross_entropy(model.score(hidden[:, -1]), torch.tensor([number % 2])).item()
+        classes = classes + F.cross_entropy(model.score(hidden[:, -1]), torch.tensor([number % 2]))
         logits = model.decoder.logits(hidden)[0, :-1]
-        tokens += F.cross_entropy(logits, ids[0, 1:], reduction="sum").item() if len(text) > 1 else 0.0
+        tokens = tokens + F.cross_entropy(logits, ids[0, 1:], reduction="sum")
         targets += len(text) - 1
     return classes, tokens, targets
 
@@ -83,8 +84,20 @@ def test_the_loss_in_sums(name: str, lm_weight: float) -> None:
     loss = Classifier(lm_weight, chunk=5)(model, batch)
     classes, tokens, targets = sums_by_hand(model)
     assert batch.num_targets == len(RAGGED)
-    expected = classes / len(RAGGED) + lm_weight * tokens / targets
+    expected = (classes / len(RAGGED) + lm_weight * tokens / targets).item()
     assert loss.total.item() / batch.num_targets == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_gradient_is_that_of_the_sums() -> None:
+    model = model_of("post layer_norm")
+    (batch,) = labelled()
+    (Classifier(0.5, chunk=5)(model, batch).total / batch.num_targets).backward()
+    found = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    classes, tokens, targets = sums_by_hand(model)
+    (classes / len(RAGGED) + 0.5 * tokens / targets).backward()
+    for one, parameter in zip(found, model.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("each", [1, 2, 4])
@@ -118,7 +131,7 @@ def test_texts_of_one_token_have_a_class_too() -> None:
     model = model_of()
     loss = Classifier()(model, labelled([[3], [9]])[0])
     loss.total.backward()
-    assert loss.total.item() == pytest.approx(sums_by_hand(model, [[3], [9]])[0], rel=1e-5)
+    assert loss.total.item() == pytest.approx(sums_by_hand(model, [[3], [9]])[0].item(), rel=1e-5)
 
 
 def test_accuracy_is_of_documents() -> None:
@@ -127,7 +140,7 @@ def test_accuracy_is_of_documents() -> None:
     right = sum(int(model(torch.tensor([text])).argmax()) == number % 2 for number, text in enumerate(RAGGED))
     found = evaluate(model, Classifier(0.0), batches)
     assert found.accuracy == pytest.approx(right / len(RAGGED))
-    assert found.loss == pytest.approx(sums_by_hand(model)[0] / len(RAGGED), rel=1e-5)
+    assert found.loss == pytest.approx(sums_by_hand(model)[0].item() / len(RAGGED), rel=1e-5)
 
 
 def test_mixtures_are_balanced_too() -> None:
@@ -155,7 +168,7 @@ def test_the_loop_steps_it(tmp_path: Path) -> None:
     first, rest = loop.step(), [loop.step() for _ in range(39)]
     assert first.targets == len(RAGGED)
     classes, tokens, targets = sums_by_hand(model_of("learned positions, tied"))
-    assert first.loss == pytest.approx(classes / len(RAGGED) + 0.5 * tokens / targets, rel=1e-5)
+    assert first.loss == pytest.approx((classes / len(RAGGED) + 0.5 * tokens / targets).item(), rel=1e-5)
     assert rest[-1].loss < 0.5 * first.loss
     outside = ("decoder.embed_tokens.weight", "decoder.positions.weight", "score.weight")
     assert {n for n, p in masters.masters.items() if p.ndim == 2 and not decays(n, p)} == set(outside)
@@ -234,7 +247,7 @@ def recipe(tmp_path: Path) -> tuple[Path, list[str]]:
     rows, dice = [], random.Random(0)
     for _ in range(400):
         label = dice.randrange(2)
-        text = dice.choices(plain, k=dice.randint(2, 8))
+        text = dice.choices(plain, k=dice.randint(1, 5))
         text.insert(dice.randint(0, len(text)), ("storm", "calm")[label])
         rows.append({"text": " ".join(text), "label": ("bad", "good")[label]})
     data = tmp_path / "rows.jsonl"
@@ -246,8 +259,8 @@ def recipe(tmp_path: Path) -> tuple[Path, list[str]]:
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(toy), encoding="utf-8")
     changes = [
-        f"data={data}", "tokenizer.vocab_size=380", "epochs=null", "steps=120", "optimizer.learning_rate=5e-3",
-        "schedule.warmup=10", "evaluate_every=30", "save_every=60", "micro_batch=2", "threads=1", "precision=float32",
+        f"data={data}", "tokenizer.vocab_size=380", "epochs=null", "steps=160", "optimizer.learning_rate=4e-3",
+        "schedule.warmup=10", "evaluate_every=80", "save_every=80", "micro_batch=4", "threads=1", "precision=float32",
     ]  # fmt: skip
     return path, changes
 
@@ -268,7 +281,7 @@ def test_the_recipe_learns_the_word_that_decides(recipe: tuple[Path, list[str]],
     assert ours.labels == ("bad", "good")
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "model").eval()
     assert type(theirs).__name__ == "OpenAIGPTForSequenceClassification"
-    texts = [f"the sea takes {word} and the river{tokenizer.eos_token}" for word in ("storm", "calm and what")]
+    texts = [f"the sea takes {word} and the river{tokenizer.eos_token}" for word in ("storm", "calm and")]
     batch = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         found = theirs(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
