@@ -93,7 +93,7 @@ def test_case_17_in_numbers() -> None:
 def test_packed_is_one_by_one(name: str) -> None:
     model = classifier(name)
     with torch.no_grad():
-        found = model.packed(torch.tensor([sum(TEXTS, [])]), [len(text) for text in TEXTS])
+        found = model.packed(torch.tensor([[token for text in TEXTS for token in text]]), [len(text) for text in TEXTS])
     torch.testing.assert_close(found, one_by_one(model), rtol=0, atol=1e-5)
 
 

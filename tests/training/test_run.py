@@ -218,6 +218,21 @@ def test_a_wrong_recipe_is_one_line(recipe: Path, changes: list[str], words: lis
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_missing_data_is_named(recipe: Path, tmp_path: Path) -> None:
+def test_missing_data_is_named_and_leaves_no_run(recipe: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere"):
         run_to(recipe, tmp_path / "run", "data=/nowhere/at/all.jsonl")
+    assert losses(run_to(recipe, tmp_path / "run", "steps=1", "sample_every=0"))
+
+
+def test_a_loss_that_is_not_finite_tells_what_is_safe(recipe: Path, tmp_path: Path) -> None:
+    changes = [
+        "optimizer.learning_rate=1e30",
+        "clip=0",
+        "steps=8",
+        "save_every=1",
+        "sample_every=0",
+        "evaluate_every=0",
+    ]
+    with pytest.raises(UserError, match=r"not finite.*the last good checkpoint is .*step-0000000\d") as caught:
+        run_to(recipe, tmp_path / "run", *changes)
+    assert "rows.jsonl:" in str(caught.value)

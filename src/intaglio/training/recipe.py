@@ -114,13 +114,12 @@ class Recipe(Spec):
     accumulation: int = Field(1, gt=0)
     steps: int | None = Field(None, gt=0)
     epochs: float | None = Field(None, gt=0)
-    precision: Literal["bfloat16", "float32", "float16"] = "bfloat16"
+    precision: Literal["bfloat16", "float32"] = "bfloat16"
     objective: ObjectiveSpec = LanguageModelSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     clip: float = Field(1.0, ge=0)
     checkpointing: int = Field(0, ge=0)
-    compile: bool = False
     neftune: float = Field(0.0, ge=0)
     evaluate_every: int = Field(100, ge=0)
     save_every: int = Field(200, ge=0)

@@ -22,7 +22,7 @@ import yaml
 from intaglio.checkpoints.load import DTYPES
 from intaglio.checkpoints.models import load_model, load_tokenizer
 from intaglio.errors import UserError
-from intaglio.files import whole_file
+from intaglio.files import whole_directory, whole_file
 from intaglio.lineage.presets import preset
 from intaglio.lineage.resolve import resolve_spec
 from intaglio.models.decoder import Decoder
@@ -41,7 +41,7 @@ from intaglio.training.recipe import ClassifierSpec, Recipe
 from intaglio.training.rollout import continue_prompts
 from intaglio.training.state import last_checkpoint, load_state, prune, save_state
 from intaglio.training.tasks import task_of
-from intaglio.training.tricks import compile_feed_forwards, recompute_activations
+from intaglio.training.tricks import recompute_activations
 
 __all__ = ["Outcome", "build_model", "build_spec", "build_tokenizer", "resume", "train"]
 
@@ -75,10 +75,12 @@ def train(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -
     """
     if (run / "recipe.yaml").exists():
         raise UserError("holds a run already", where=str(run), mend=f"go on with it: intaglio train --resume {run}")
-    run.mkdir(parents=True, exist_ok=True)
-    with whole_file(run / "recipe.yaml") as beside:
+    ready = _Run(recipe, run, say, quiet)
+    with whole_directory(run / "tokenizer") as beside:
+        ready.tokenizer.save(beside)
+    with whole_file(run / "recipe.yaml") as beside:  # last: from here on it is a run
         beside.write_text(yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8")
-    return _Run(recipe, run, say, quiet).go()
+    return ready.go()
 
 
 def resume(run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
@@ -161,8 +163,6 @@ class _Run:
         self.best, self.worse = float("inf"), 0
         if recipe.checkpointing:
             recompute_activations(decoder_of(self.model), recipe.checkpointing)
-        if recipe.compile:
-            compile_feed_forwards(decoder_of(self.model))
 
     def go(self) -> Outcome:
         """Steps to the end or to a signal; saves either way."""
@@ -192,14 +192,9 @@ class _Run:
             raise UserError(error.what, where=error.where, mend=f"{error.mend}; {safe}") from error
 
     def _tokenizer(self) -> Tokenizer:
-        """Trained or loaded once; a resumed run takes the one it saved."""
-        kept = self.run / "tokenizer"
-        if kept.exists():
-            return Tokenizer.from_directory(kept)
-        tokenizer = build_tokenizer(self.recipe)
-        kept.mkdir(parents=True)
-        tokenizer.save(kept)
-        return tokenizer
+        """A run that is gone on with has the one it began with."""
+        begun = (self.run / "recipe.yaml").exists()
+        return Tokenizer.from_directory(self.run / "tokenizer") if begun else build_tokenizer(self.recipe)
 
     def _steps_of(self, epochs: float) -> int:
         rows_a_step = self.recipe.micro_batch * self.recipe.accumulation

@@ -1,4 +1,4 @@
-"""What a recipe may add around the loop: recomputing activations, noise on embeddings, compiled feed-forwards."""
+"""What a recipe may add around the loop: recomputing activations, noise on embeddings."""
 
 import math
 from functools import partial
@@ -11,21 +11,13 @@ from intaglio.models.decoder import Decoder
 from intaglio.training.batches import Batch
 from intaglio.training.objectives.objective import Loss, Objective
 
-__all__ = ["NoisyEmbeddings", "compile_feed_forwards", "recompute_activations"]
+__all__ = ["NoisyEmbeddings", "recompute_activations"]
 
 
 def recompute_activations(model: Decoder, every: int) -> None:
     """Of every `every`-th layer only the input is kept; the backward runs the layer again (Chen et al. 2016)."""
     for layer in list(model.layers)[::every]:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-
-
-def compile_feed_forwards(model: Decoder) -> None:
-    """Compiles the element-wise work of each feed-forward; attention's shapes change too often to be worth it."""
-    for layer in model.layers:
-        feed_forward = layer.feed_forward
-        assert isinstance(feed_forward, nn.Module)
-        feed_forward.compile(dynamic=True)
 
 
 class NoisyEmbeddings:
