@@ -109,7 +109,7 @@ def chat_template_of(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] | 
         known = f" (only {', '.join(sorted(tokenizer.chat_templates))})" if tokenizer.chat_templates else ""
         raise UserError(
             f"the tokenizer has no chat template{known}",
-            mend="it comes from a base model: take an instruct model, or put a chat_template.jinja beside its tokenizer",
+            mend="it is a base model's: take an instruct model, or put a chat_template.jinja beside its tokenizer",
         )
     return ChatTemplate(source, tokenizer.special_tokens, name="the tokenizer's chat template")
 
