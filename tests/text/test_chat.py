@@ -363,7 +363,7 @@ def test_the_template_that_is_taken() -> None:
     assert render_chat(ours, [user("a")]).text == "d"
     assert render_chat(ours, [user("a")], tools=TOOLS).text == "t"
     assert render_chat(ours, [user("a")], template=ChatTemplate("x")).text == "x"
-    with pytest.raises(UserError, match="has no chat template; it comes from a base model"):
+    with pytest.raises(UserError, match="has no chat template; it is a base model"):
         render_chat(Tokenizer(byte_level()), [user("a")])
     with pytest.raises(UserError, match="did you mean chatml"):
         load_template("chatmll")
