@@ -25,17 +25,26 @@ class Log:
     Args:
         path: of the JSON lines; appended to.
         steps: of the whole run.
-        flops_per_token: of a training step, forward and backward.
+        flops_per_token: of the layers, forward and backward.
+        flops_per_target: of the output matrix, which only targets pass through.
         peak: measured FLOPs per second of this machine's matrix products, for the share that is used (MFU).
         done: steps done before, when the run is resumed.
         quiet: no bar.
     """
 
     def __init__(
-        self, path: Path, steps: int, flops_per_token: float, peak: float, *, done: int = 0, quiet: bool = False
+        self,
+        path: Path,
+        steps: int,
+        flops_per_token: float,
+        flops_per_target: float,
+        peak: float,
+        *,
+        done: int = 0,
+        quiet: bool = False,
     ) -> None:
         self._file = path.open("a", encoding="utf-8")
-        self._flops, self._peak, self._quiet = flops_per_token, peak, quiet
+        self._flops, self._peak, self._quiet = (flops_per_token, flops_per_target), peak, quiet
         columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
         console = Console(stderr=True)
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal)
@@ -54,7 +63,7 @@ class Log:
     def step(self, step: Step) -> None:
         """One optimizer step."""
         speed = step.tokens / step.seconds
-        share = speed * self._flops / self._peak
+        share = (step.tokens * self._flops[0] + step.targets * self._flops[1]) / step.seconds / self._peak
         self.line(
             step=step.number,
             loss=step.loss,

@@ -203,9 +203,12 @@ class _Run:
     def _log(self) -> Log:
         documents = sum(self.data.train.counts)
         mean = self.recipe.max_length if self.recipe.packing == "contiguous" else max(2, self._tokens() // documents)
-        flops = 3 * self.model.spec.flops_per_token(min(mean, self.model.spec.context_limit))
+        spec = self.model.spec
+        head = 2 * spec.vocab_size * spec.hidden_size
+        layers = spec.flops_per_token(min(mean, spec.context_limit)) - head
         peak = measured_peak(DTYPES[self.recipe.precision])
-        return Log(self.run / "log.jsonl", self.steps, flops, peak, done=self.loop.done, quiet=self.quiet)
+        file = self.run / "log.jsonl"
+        return Log(file, self.steps, 3 * layers, 3 * head, peak, done=self.loop.done, quiet=self.quiet)
 
     def _tokens(self) -> int:
         return int(self.stream.efficiency * self.stream.num_rows * self.recipe.max_length)
@@ -230,7 +233,7 @@ class _Run:
         self.loop.done, self.loop.tokens_seen = state["step"], state["tokens_seen"]
         self.best, self.worse = state["best"] or float("inf"), state["worse"]
         lines = read_log(self.run / "log.jsonl", until=state["step"])
-        with whole_file(self.run / "log.jsonl") as beside, Log(beside, self.steps, 1, 1, quiet=True) as log:
+        with whole_file(self.run / "log.jsonl") as beside, Log(beside, self.steps, 1, 1, 1, quiet=True) as log:
             for line in lines:
                 log.line(**line)
         self.say(f"resumed at step {state['step']}")
