@@ -236,3 +236,14 @@ def test_a_loss_that_is_not_finite_tells_what_is_safe(recipe: Path, tmp_path: Pa
     with pytest.raises(UserError, match=r"not finite.*the last good checkpoint is .*step-0000000\d") as caught:
         run_to(recipe, tmp_path / "run", *changes)
     assert "rows.jsonl:" in str(caught.value)
+
+
+def test_without_matplotlib_only_the_picture_is_missing(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    said: list[str] = []
+    outcome = train(load_recipe(recipe, ["steps=1", "sample_every=0"]), tmp_path / "run", say=said.append, quiet=True)
+    assert outcome.steps == 1
+    assert any("matplotlib is missing" in line for line in said)
+    assert not (tmp_path / "run" / "curves.png").exists()

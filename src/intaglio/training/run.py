@@ -177,10 +177,17 @@ class _Run:
             stopped = received[0] if received else None
         else:
             stopped = None
-        draw_log(self.run / "log.jsonl", self.run / "curves.png")
+        self._draw()
         if stopped is None:
             self.measures.after(decoder_of(self.model))
         return Outcome(self.run, self.loop.done, stopped, self.last_loss, self.eval_loss)
+
+    def _draw(self) -> None:
+        """The curves; a run is not lost for want of a picture of it."""
+        try:
+            draw_log(self.run / "log.jsonl", self.run / "curves.png")
+        except UserError as error:
+            self.say(str(error))
 
     def _step_on(self, received: list[int]) -> None:
         """Runs the loop; a loss that is not finite also tells what is safe."""
