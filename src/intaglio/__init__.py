@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from intaglio.errors import UserError
     from intaglio.lineage.presets import preset
     from intaglio.models.decoder import Decoder
+    from intaglio.planning import plan_training
     from intaglio.specs import DecoderSpec
+    from intaglio.training.recipe import load_recipe
+    from intaglio.training.run import resume, train
 
 __all__ = [
     "LLM",
@@ -24,10 +27,14 @@ __all__ = [
     "SamplingParams",
     "UserError",
     "load_model",
+    "load_recipe",
     "load_tokenizer",
+    "plan_training",
     "preset",
     "pull",
+    "resume",
     "save_model",
+    "train",
 ]
 
 _HOMES = {
@@ -37,10 +44,14 @@ _HOMES = {
     "SamplingParams": "intaglio.engine.sampling_params",
     "UserError": "intaglio.errors",
     "load_model": "intaglio.checkpoints.models",
+    "load_recipe": "intaglio.training.recipe",
     "load_tokenizer": "intaglio.checkpoints.models",
+    "plan_training": "intaglio.planning",
     "preset": "intaglio.lineage.presets",
     "pull": "intaglio.checkpoints.pull",
+    "resume": "intaglio.training.run",
     "save_model": "intaglio.checkpoints.save",
+    "train": "intaglio.training.run",
 }
 
 
