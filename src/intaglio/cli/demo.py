@@ -113,7 +113,7 @@ def _recipe(threads: int | None) -> "Recipe":
         "schedule": {"kind": "wsd", "warmup": 20, "final": 0.0, "decay": 0.4},
         "evaluate_every": 150,
         "sample_every": 150,
-        "prompts": ["def read_lines(path):\n", "class Stack:\n"],
+        "prompts": ["def read_lines(path):", "class Stack:"],
         "threads": threads,
     }
     recipe: Recipe = validate(Recipe, data, "demo")
