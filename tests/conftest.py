@@ -70,3 +70,19 @@ def smollm2_dir() -> Path:
 def gemma3_dir() -> Path:
     """Gemma 3 270M, as a checkpoint directory; for proofs only, so that `make test` stays small."""
     return pulled("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def toy_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """See `toy_llms.save_toy`."""
+    from toy_llms import save_toy
+
+    return save_toy(tmp_path_factory.mktemp("models") / "toy")
+
+
+@pytest.fixture(scope="session")
+def parrot_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """See `toy_llms.save_parrot`."""
+    from toy_llms import save_parrot
+
+    return save_parrot(tmp_path_factory.mktemp("models") / "parrot")

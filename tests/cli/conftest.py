@@ -2,13 +2,11 @@
 
 import io
 import sys
-from pathlib import Path
 
 import pytest
 
 from intaglio.cli.main import main
 from running import Ran, Run
-from toy_llms import save_parrot, save_toy
 
 
 @pytest.fixture
@@ -26,15 +24,3 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Ran(status, *capsys.readouterr())
 
     return run
-
-
-@pytest.fixture(scope="session")
-def toy_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """See `save_toy`."""
-    return save_toy(tmp_path_factory.mktemp("models") / "toy")
-
-
-@pytest.fixture(scope="session")
-def parrot_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """See `save_parrot`."""
-    return save_parrot(tmp_path_factory.mktemp("models") / "parrot")

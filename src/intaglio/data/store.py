@@ -71,6 +71,13 @@ class View:
         """Some examples of one store."""
         return cls([store], np.zeros(len(index), dtype=np.int32), np.asarray(index, dtype=np.int64))
 
+    @classmethod
+    def joined(cls, stores: Sequence[Store]) -> "View":
+        """All examples of some stores, one store behind the other."""
+        counts = [len(store) for store in stores]
+        index = [np.arange(count, dtype=np.int64) for count in counts]
+        return cls(stores, np.repeat(np.arange(len(stores)), counts), np.concatenate([np.empty(0, np.int64), *index]))
+
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each example, `(n,)` int32."""

@@ -57,7 +57,7 @@ def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] =
             held_out.append(sides.validation)
         parts.append(Part(store, source.weight, source.cap))
     labels = Labels.of(found, recipe.objective.labels) if isinstance(recipe.objective, ClassifierSpec) else None
-    return Data(Mixture(parts), _joined(held_out), counts, removed, labels)
+    return Data(Mixture(parts), View.joined(held_out), counts, removed, labels)
 
 
 def sources_of(recipe: Recipe) -> tuple[SourceSpec, ...]:
@@ -128,7 +128,3 @@ def _encoded(
         where, reason = store.skipped[0]
         say(f"{source.path}: {store.num_skipped} skipped, first {where}: {reason}")
     return store
-
-
-def _joined(views: list[View]) -> Store:
-    return InMemory([view[i] for view in views for i in range(len(view))])

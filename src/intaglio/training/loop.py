@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from intaglio.errors import UserError
+from intaglio.evaluation.metrics import bits_per_byte
 from intaglio.training.batches import IGNORE, Batch, BatchStream
 from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.objective import Objective
@@ -175,7 +176,7 @@ def evaluate(
     return Evaluation(
         loss=nats / targets,
         accuracy=sum(correct) / targets if correct else None,
-        bits_per_byte=nats / math.log(2) / spelt if spelt else None,
+        bits_per_byte=bits_per_byte(nats, spelt) if spelt else None,
     )
 
 
