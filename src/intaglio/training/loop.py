@@ -78,6 +78,7 @@ class Loop:
         self.model, self.masters, self.objective, self.stream = model, masters, objective, stream
         self.optimizers, self.schedule = optimizers, schedule
         self.steps, self.accumulation, self.clip = steps, accumulation, clip
+        self.device = next(model.parameters()).device
         self.done = 0
         self.tokens_seen = 0
 
@@ -111,7 +112,7 @@ class Loop:
 
     def _backward(self, batch: Batch, targets: int) -> tuple[float, float]:
         """Adds the micro-batch's gradients; returns its part of the step's loss."""
-        found = self.objective(self.model, batch)
+        found = self.objective(self.model, batch.to(self.device))
         part = found.total / targets
         extra = found.extra * (batch.num_targets / targets) if found.extra is not None else None
         (part if extra is None else part + extra).backward()
@@ -167,7 +168,8 @@ def evaluate(
     """
     training = model.training
     model.eval()
-    losses = [objective(model, batch) for batch in batches]
+    device = next(model.parameters()).device
+    losses = [objective(model, batch.to(device)) for batch in batches]
     model.train(training)
     nats = sum(loss.total.item() for loss in losses)
     targets = max(sum(batch.num_targets for batch in batches), 1)
