@@ -5,7 +5,8 @@
 #   make check     ruff and mypy
 #   make prove     the slow proofs, on real models and data
 #   make bench     the side-by-side runs; each prints a ratio
-#   make system    system packages by apt, when root
+#   make litgpt-env   the environment of a peer that cannot share ours, for benchmarks/train_small.py
+#   make system    system packages by apt, when root: Python's venv, and a font with Chinese for pictures
 #   make clean     remove the environment and what tools left behind
 #
 # PYTHON=python3.12   the Python (3.11 or later) that .venv is made with.
@@ -22,12 +23,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH ?= $(or $(patsubst $(VENV)/.torch-%,%,$(wildcard $(VENV)/.torch-*)),cpu)
 WORKERS ?= 2
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+LITGPT := .venv-litgpt
+LITGPT_VERSION := 0.5.13
 
-.PHONY: setup setup-dev demo test check prove bench system clean
+.PHONY: setup setup-dev litgpt-env demo test check prove bench system clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.core
 setup-dev: $(VENV)/.dev
+litgpt-env: $(LITGPT)/.litgpt-$(LITGPT_VERSION)
 
 demo: setup
 	$(BIN)/intaglio demo
@@ -43,18 +47,18 @@ check: setup-dev
 prove: setup-dev
 	$(BIN)/python -m pytest -m prove $(ARGS)
 
-bench: setup-dev
+bench: setup-dev litgpt-env
 	set -e; for program in benchmarks/[!_]*.py; do $(BIN)/python $$program; done
 
 system:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv fonts-wqy-microhei; \
 	else \
 	    echo "$(PYTHON) cannot make environments: apt-get install python3-venv (as root), or set PYTHON" >&2; exit 1; \
 	fi
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LITGPT) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each step leaves a stamp in .venv. The development stamp stands on the core's, so the two never undo each other.
@@ -73,6 +77,13 @@ $(VENV)/.torch-$(TORCH): constraints.txt scripts/torch_requirement.py | $(BIN)/p
 	$(PIP) install -c constraints.txt -r $(VENV)/torch.txt || \
 	    { echo "no torch; where PyTorch's CPU index is out of reach, make TORCH=default takes this index's build" >&2; exit 1; }
 	@rm -f $(VENV)/.torch-* && touch $@
+
+# LitGPT wants an older huggingface_hub than transformers does; the same build of torch goes into both environments.
+
+$(LITGPT)/.litgpt-$(LITGPT_VERSION): $(VENV)/.torch-$(TORCH)
+	$(BIN)/python -m venv $(LITGPT)
+	$(LITGPT)/bin/python -m pip --disable-pip-version-check install -r $(VENV)/torch.txt litgpt==$(LITGPT_VERSION)
+	@rm -f $(LITGPT)/.litgpt-* && touch $@
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory system

@@ -19,7 +19,7 @@ def test_the_folder_is_printed_and_the_licence_before(run: Run, house: Path) -> 
     ran = run("pull", "stdlib")
     folder = Path(ran.out.strip())
     assert folder.parent == house / "data"
-    assert (folder / "rows.jsonl").is_file()
+    assert (folder / "files/ast.py.jsonl").is_file()
     assert "licence: Python Software Foundation License" in ran.err
     again = run("pull", "stdlib", "--json")
     assert json.loads(again.out) == {"name": "stdlib", "path": str(folder)}

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from intaglio.data.datasets import is_data_set, pull_data, pulled_data, stdlib_files
+from intaglio.data.datasets import data_rows, is_data_set, pull_data, pulled_data, stdlib_files
 from intaglio.data.datasets import pull as pulling
 from intaglio.data.datasets.archives import members
 from intaglio.data.datasets.catalogue import CATALOGUE
+from intaglio.data.datasets.readers import source_file
 from intaglio.data.formats import Format, detect
 from intaglio.data.readers import Row as ReadRow
 from intaglio.errors import UserError
@@ -259,10 +260,29 @@ def test_the_standard_library_is_pulled_without_a_network(house: Path) -> None:
     said: list[str] = []
     folder = pull_data("stdlib", say=said.append, progress=False)
     assert "nothing to download" in said
-    first = json.loads((folder / "rows.jsonl").open(encoding="utf-8").readline())
-    assert first["file"] == "__future__.py"
+    assert data_rows("stdlib") == folder / "files"
+    rows = [json.loads(line) for line in (folder / "files/ast.py.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {row["file"] for row in rows} == {"ast.py"}
+    assert any(row["text"].startswith("class NodeVisitor(") for row in rows)
+    assert any(row["text"].startswith("def walk(") for row in rows)
+    assert (folder / "files/json/decoder.py.jsonl").is_file()
     assert pulled_data("stdlib") == folder
     assert not (house / "downloads").exists()
+
+
+def test_a_source_file_is_cut_at_its_definitions() -> None:
+    definitions = "# About f.\n@cache\ndef f():\n    pass\nx = 1\nclass A:\n    def g(self):\n        pass\n"
+    source = f'"""Doc."""\nimport os\n\n{definitions}'
+    rows = list(source_file("a.py", io.BytesIO(source.encode())))
+    assert [row["text"] for row in rows] == [
+        '"""Doc."""\nimport os\n',
+        "# About f.\n@cache\ndef f():\n    pass\n",
+        "x = 1\n",
+        "class A:\n    def g(self):\n        pass\n",
+    ]
+    assert [row["text"] for row in source_file("b.py", io.BytesIO(b"print 'two'\ndef f(): pass\n"))] == [
+        "print 'two'\ndef f(): pass\n"
+    ]
 
 
 def test_licence_and_size_come_first_and_rows_stay(serve: Serve, house: Path) -> None:

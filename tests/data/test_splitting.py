@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from intaglio.data.examples import Example
-from intaglio.data.splitting import split
+from intaglio.data.splitting import held_out, split
 from intaglio.data.store import InMemory, Store
 from intaglio.errors import UserError
 
@@ -29,6 +29,13 @@ def test_a_document_stays_on_its_side_whatever_else_is_there() -> None:
     few = InMemory([example([n]) for n in range(300)])
     more = InMemory([example([n]) for n in reversed(range(900))])
     assert texts(split(few, 0.2).validation) == texts(split(more, 0.2).validation) & texts(few)
+
+
+def test_row_by_row_the_same_are_held_out() -> None:
+    store = InMemory([example([n, n + 1]) for n in range(500)])
+    outside = InMemory([store[i] for i in np.flatnonzero(held_out(store, 0.1)).tolist()])
+    assert texts(outside) == texts(split(store, 0.1).validation)
+    assert not held_out(store, 0.0).any()
 
 
 def test_equal_documents_are_on_one_side() -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from intaglio.errors import UserError
@@ -236,6 +238,46 @@ def test_all_pieces_of_a_character_are_masked(build: Any) -> None:
     assert b"".join(map(ours.token_bytes, masked)).replace(b" ", b"") == (text + "<|im_end|>").encode()
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), max_size=4),
+)
+def test_a_mask_is_what_shares_a_character_with_a_span(
+    steps: list[tuple[int, int]], gaps: list[tuple[int, int]]
+) -> None:
+    """Against every pair of them; stretches may be empty or share characters, as the pieces of one character do."""
+    offsets, spans, place, end = [], [], 0, 0
+    for step, length in steps:
+        place, end = place + step, max(end, place + step + length)
+        offsets.append((place, end))
+    place = 0
+    for gap, length in gaps:
+        spans.append((place + gap, place + gap + length))
+        place += gap + length
+    rendered = Rendered("", [0] * len(offsets), offsets, None, 0)  # type: ignore[arg-type]
+    taken = [set(range(start, max(end, start + 1))) for start, end in offsets]
+    wanted = [any(characters & set(range(*span)) for span in spans) for characters in taken]
+    assert rendered.mask(spans) == wanted
+
+
+def test_a_chat_is_rendered_no_more_often_than_its_mask_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = ChatTemplate.write
+
+    def counted(self: ChatTemplate, known: Any) -> str:
+        written.append(write(self, known))
+        return written[-1]
+
+    monkeypatch.setattr(ChatTemplate, "write", counted)
+    source = load_template("chatml")
+    _ = render_chat(pair(source)[0], CHATS["several turns"]).assistant_mask
+    assert len(written) == 2  # with the marks and without
+    written.clear()
+    bare = source.replace("{%- generation -%}", "").replace("{%- endgeneration -%}", "")
+    _ = render_chat(pair(bare)[0], [user("a"), assistant("b"), user("c"), assistant("d")]).assistant_mask
+    assert len(written) == 6  # all of it, which is the last answer's end too; before, asked and answered for each
+
+
 def test_prefixes_that_do_not_hold_are_refused() -> None:
     thinking = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -280,13 +322,15 @@ def test_exactly_one_bos(template_writes: int, tokenizer_adds: bool) -> None:
 def test_spans_inside_macros_and_set_blocks_are_found_where_they_land() -> None:
     macro = "{% macro turn(m) %}[{% generation %}{{ m.content }}{% endgeneration %}]{% endmacro %}"
     source = macro + "{% set held %}{{ turn(messages[0]) }}{% endset %}before {{ held }} after"
-    assert ChatTemplate(source).render_marked([assistant("\ufdd0A")]) == ("before [\ufdd0A] after", [(8, 10)])
+    held = ChatTemplate(source).conversation([assistant("\ufdd0A")])
+    assert (held.text(), held.marked()) == ("before [\ufdd0A] after", [(8, 10)])
     with pytest.raises(UserError, match="changed after it is written"):
-        ChatTemplate(macro + "{{ turn(messages[0]) | length }}").render_marked([assistant("A")])
+        ChatTemplate(macro + "{{ turn(messages[0]) | length }}").conversation([assistant("A")]).marked()
     nested = (
         "{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}c{% generation %}{% endgeneration %}"
     )
-    assert ChatTemplate(nested).render_marked([assistant("A")]) == ("abc", [(0, 2)])
+    conversation = ChatTemplate(nested).conversation([assistant("A")])
+    assert (conversation.text(), conversation.marked()) == ("abc", [(0, 2)])
 
 
 TEMPLATES = [

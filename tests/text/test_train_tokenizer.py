@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from intaglio.errors import UserError
-from intaglio.text.train import train_tokenizer
+from intaglio.text.train import train_on, train_tokenizer
 
 
 def corpus(folder: Path) -> Path:
@@ -55,6 +55,18 @@ def test_what_is_not_text_is_skipped_and_listed(tmp_path: Path) -> None:
         "cut.txt": "not UTF-8",
         "empty.txt": "empty",
     }
+
+
+def test_no_token_reaches_across_the_pattern() -> None:
+    text = "def f(self):\n    return self.x\n" * 50
+    plain = train_on([text], 400)
+    split = train_on([text], 400, pattern=r" ?[A-Za-z]+|\n[ \n]*|[ \t]+|\s+|[^\w\s]|\w")
+    pieces = [split.decode([i]) for i in split.encode(text)]
+    assert {"(", ")", ":", "\n    ", "self", " self"} <= set(pieces)
+    assert "".join(pieces) == text == split.decode(split.encode(text))
+    assert "):" in [plain.decode([i])[:2] for i in plain.encode(text)]
+    with pytest.raises(UserError, match=r"tokenizer\.pattern: not a regular expression"):
+        train_on([text], 400, pattern="(")
 
 
 def test_bad_requests_end_in_one_line(tmp_path: Path) -> None:

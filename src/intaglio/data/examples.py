@@ -205,11 +205,8 @@ def _without_turns(mask: list[bool], rendered: Rendered, unlearned: list[bool]) 
     if len(spans) != len(unlearned):
         what = f"the template marks {len(spans)} stretches for {len(unlearned)} answers: there is no telling them apart"
         raise UserError(what, mend="learn all turns, or take a template that marks each answer once")
-    out = [span for span, kept_out in zip(spans, unlearned, strict=True) if kept_out]
-    return [
-        on and not any(start < last and first < max(end, start + 1) for first, last in out)
-        for (start, end), on in zip(rendered.offsets, mask, strict=True)
-    ]
+    out = rendered.mask([span for span, kept_out in zip(spans, unlearned, strict=True) if kept_out])
+    return [on and not kept_out for on, kept_out in zip(mask, out, strict=True)]
 
 
 def _checked_ids(sample: Sample, tokenizer: Tokenizer) -> tuple[list[int], list[bool]]:

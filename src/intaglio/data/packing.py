@@ -61,7 +61,10 @@ class PackedRows(Sequence[list[Piece]]):
 
     def shuffled(self, rng: np.random.Generator) -> "PackedRows":
         """The same rows in another order."""
-        order = rng.permutation(len(self))
+        return self.ordered(rng.permutation(len(self)))
+
+    def ordered(self, order: np.ndarray) -> "PackedRows":
+        """The same rows in the order of the numbers `(R,)`."""
         first, sizes = self._borders[:-1][order], np.diff(self._borders)[order]
         borders = _borders(sizes)
         places = np.repeat(first - borders[:-1], sizes) + np.arange(borders[-1])

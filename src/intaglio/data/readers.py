@@ -13,6 +13,7 @@ given it is left out and listed in `Rows.skipped`, as is a file of another kind.
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from intaglio.data.unpacking import suffix_inside
 from intaglio.errors import UserError
 
 __all__ = ["Row", "Rows", "Skipped", "read_rows"]
+
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # owner/name
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,10 @@ def _nothing(source: str | Path, skipped: list[Skipped]) -> UserError:
         return UserError(f"no data ({first})", where=str(source), mend=f"we read {kinds} (.gz and .zst too)")
     if Path(source).expanduser().is_dir():
         return UserError("no data: the folder is empty", where=str(source), mend=f"put {kinds} files there")
-    return UserError("no such file or folder, and no file matches it", where=str(source), mend="check the path")
+    mend = "check the path"
+    if _HUB_ID.fullmatch(str(source)):
+        mend = f"check the path, or write hub:{source} if a hub's data set is meant"
+    return UserError("no such file or folder, and no file matches it", where=str(source), mend=mend)
 
 
 def _walk(folder: Path) -> Iterator[Path]:

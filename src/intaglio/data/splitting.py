@@ -11,7 +11,7 @@ import numpy as np
 from intaglio.data.store import Store, View
 from intaglio.errors import UserError
 
-__all__ = ["Split", "split"]
+__all__ = ["Split", "held_out", "split"]
 
 _LINE = re.compile(r"[:#]\d+$")
 _WINDOW = 13  # tokens; long enough that two texts share few by chance (GPT-3, appendix C, decontaminates by 13-grams)
@@ -59,10 +59,9 @@ def split(
     """
     if not 0 < share < 1:
         raise UserError(f"a validation share of {share}", mend="give one between 0 and 1")
-    digests = np.array([_digest(store[i].ids.tobytes()) for i in range(len(store))], dtype=np.uint64)
-    places = digests if by == "content" else _digests_of_files(store, digests)
-    held_out = places < np.uint64(int(share * 2**64))
-    train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    digests = _digests(store)
+    outside = _lowest(digests if by == "content" else _digests_of_files(store, digests), share)
+    train, validation = np.flatnonzero(~outside), np.flatnonzero(outside)
     known = np.isin(digests[validation], digests[train])
     if near is not None and len(validation):
         known |= _shared(store, validation, train) > near
@@ -70,6 +69,19 @@ def split(
         side = "validation" if len(train) else "training"
         raise UserError(f"nothing is left for {side} of {len(store)} examples at a validation share of {share}")
     return Split(View.of(store, train), View.of(store, validation[~known]), int(known.sum()))
+
+
+def held_out(store: Store, share: float) -> np.ndarray:
+    """`(n,)` bool, whether each example falls into the lowest `share` by its ids: as `split` by content, row by row."""
+    return _lowest(_digests(store), share)
+
+
+def _digests(store: Store) -> np.ndarray:
+    return np.array([_digest(store[i].ids.tobytes()) for i in range(len(store))], dtype=np.uint64)
+
+
+def _lowest(digests: np.ndarray, share: float) -> np.ndarray:
+    return digests < np.uint64(int(share * 2**64))
 
 
 def _digest(content: bytes) -> int:

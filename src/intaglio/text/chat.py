@@ -13,13 +13,14 @@ places in the text, never from comparing ids:
   token, which is why a template should not put the border inside a word; ours do not.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from intaglio.errors import UserError
-from intaglio.text.jinja import ChatTemplate
+from intaglio.text.jinja import ChatTemplate, Conversation
 from intaglio.text.messages import Message, check_messages
 from intaglio.text.tokenizer import Tokenizer
 
@@ -63,8 +64,11 @@ class Rendered:
         Raises:
             UserError: as `assistant_spans`.
         """
-        written = _overlaps(self.offsets[self._added :], self.assistant_spans)
-        return [False] * self._added + written
+        return self.mask(self.assistant_spans)
+
+    def mask(self, spans: Sequence[tuple[int, int]]) -> list[bool]:
+        """For each id whether at least one of its characters is in one of `spans`, `(start, end)` in order."""
+        return [False] * self._added + _overlaps(self.offsets[self._added :], spans)
 
 
 def render_chat(
@@ -89,12 +93,12 @@ def render_chat(
         UserError: a malformed message, no template, or one that fails.
     """
     check_messages(messages)
-    options = {"tools": tools, **variables}
-    chat = _Chat(tokenizer, template or chat_template_of(tokenizer, tools), messages, options, add_generation_prompt)
-    text = chat.text()
-    encoded = tokenizer.encode_with_offsets(text)
+    template = template or chat_template_of(tokenizer, tools)
+    conversation = template.conversation(messages, tools=tools, **variables)
+    chat = _Chat(tokenizer, template, messages, conversation, add_generation_prompt)
+    encoded = tokenizer.encode_with_offsets(chat.text)
     ids, offsets, added = _with_one_bos(tokenizer, encoded.ids, encoded.offsets)
-    return Rendered(text, ids, offsets, chat, added)
+    return Rendered(chat.text, ids, offsets, chat, added)
 
 
 def chat_template_of(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] | None = None) -> ChatTemplate:
@@ -121,32 +125,27 @@ class _Chat:
     tokenizer: Tokenizer
     template: ChatTemplate
     messages: Sequence[Message]
-    options: dict[str, Any]
+    conversation: Conversation
     add_generation_prompt: bool
 
+    @property
     def text(self) -> str:
-        return self.prefix(len(self.messages), self.add_generation_prompt)
-
-    def prefix(self, length: int, add_generation_prompt: bool) -> str:
-        options = self.options | {"add_generation_prompt": add_generation_prompt}
-        return self.template.render(self.messages[:length], **options)
+        return self.conversation.text(add_generation_prompt=self.add_generation_prompt)
 
     def assistant_spans(self) -> list[tuple[int, int]]:
         if self.template.has_generation_marks:
-            options = self.options | {"add_generation_prompt": self.add_generation_prompt}
-            return self.template.render_marked(self.messages, **options)[1]
-        whole = self.text()
+            return self.conversation.marked(self.add_generation_prompt)
         indices = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
-        return [self.span_by_prefixes(index, whole) for index in indices]
+        return [self.span_by_prefixes(index) for index in indices]
 
-    def span_by_prefixes(self, index: int, whole: str) -> tuple[int, int]:
+    def span_by_prefixes(self, index: int) -> tuple[int, int]:
         """From the end of the generation prompt before message `index` to the end of that message's turn."""
+        prefix = self.conversation.text
         try:
-            bare, prompt = self.prefix(index, False), self.prefix(index, True)
-            turn = self.prefix(index + 1, False)
+            bare, prompt, turn = prefix(index), prefix(index, True), prefix(index + 1)
         except UserError as error:
             raise self.no_telling(index, f"rendering the messages before it fails ({error.what})") from error
-        if not (prompt.startswith(bare) and turn.startswith(prompt) and whole.startswith(turn)):
+        if not (prompt.startswith(bare) and turn.startswith(prompt) and self.text.startswith(turn)):
             raise self.no_telling(index, "the messages up to it are rendered differently when others follow")
         return len(prompt), self.end_of_turn(turn, len(prompt))
 
@@ -158,9 +157,11 @@ class _Chat:
         """Past the special token that ends the turn, if only white space follows it; else the turn's own end."""
         written = turn[start:]
         stripped = written.rstrip()
-        tokens = [self.tokenizer.token(i) for i in self.tokenizer.special_token_ids]
-        ends = any(token and stripped.endswith(token) for token in tokens)
-        return start + len(stripped) if ends else len(turn)
+        return start + len(stripped) if stripped.endswith(self.special_tokens) else len(turn)
+
+    @cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        return tuple(filter(None, map(self.tokenizer.token, self.tokenizer.special_token_ids)))
 
 
 def _with_one_bos(
@@ -178,10 +179,10 @@ def _with_one_bos(
 
 
 def _overlaps(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[bool]:
-    """For each stretch whether it shares a character with one of `spans`; both are in order."""
-    shared, current = [], 0
-    for start, end in offsets:
-        while current < len(spans) and spans[current][1] <= start:
-            current += 1
-        shared.append(current < len(spans) and spans[current][0] < max(end, start + 1))
+    """For each stretch whether it shares a character with one of `spans`; both are in order. An empty one has one."""
+    shared = [False] * len(offsets)
+    for start, end in spans:
+        first = bisect_right(offsets, start, key=lambda stretch: max(stretch[1], stretch[0] + 1))
+        last = bisect_left(offsets, end, lo=first, key=lambda stretch: stretch[0])
+        shared[first:last] = [True] * (last - first)
     return shared

@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from intaglio.errors import UserError
 
-__all__ = ["ChatTemplate"]
+__all__ = ["ChatTemplate", "Conversation"]
 
 _MARKS = "generation marks"  # has a space, so that no template can name it
 _LONGEST = 1_000_000  # characters or items one `*` may make, and bits of one `**`
@@ -68,28 +68,32 @@ class ChatTemplate:
         Raises:
             UserError: the template raised, failed or tried to leave the sandbox; names it and the reason.
         """
-        known = {
-            "messages": [_without_gaps(message) for message in messages],
-            "tools": tools,
-            "add_generation_prompt": add_generation_prompt,
-        }
-        everything = _plain({"documents": None, **self._special_tokens, **variables, **known})
-        with self._blamed():
-            return self._compiled.render(everything)
+        return self.conversation(messages, tools=tools, **variables).text(add_generation_prompt=add_generation_prompt)
 
-    def render_marked(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[str, list[tuple[int, int]]]:
-        """As `render`, with the `(start, end)` characters of each `{% generation %}` block, in order.
+    def conversation(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> "Conversation":
+        """The same, to be rendered several times (see `render`).
 
         Raises:
-            UserError: as `render`; or a block's text is changed after it is written, so that its place is lost.
+            UserError: something that is no JSON value.
         """
-        text = self.render(messages, **options)
-        opens, closes = _unused_pair(text)
-        marks: dict[str, Any] = {_MARKS: [opens, closes]}
-        marked = self.render(messages, **options, **marks)
-        if marked.replace(opens, "").replace(closes, "") != text:
-            raise UserError("the text of a {% generation %} block is changed after it is written", where=self.name)
-        return text, _spans(marked, opens, closes)
+        known = {"messages": [_without_gaps(message) for message in messages], "tools": tools}
+        everything = _plain({"documents": None, **self._special_tokens, **variables, **known})
+        return Conversation(self, everything)
+
+    def write(self, known: Mapping[str, Any]) -> str:
+        """What the template makes of its variables, which are JSON values; none of them can be changed by it.
+
+        Raises:
+            UserError: as `render`.
+        """
+        with self._blamed():
+            return self._compiled.render(known)
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:
@@ -104,6 +108,49 @@ class ChatTemplate:
             raise UserError(str(error) or type(error).__name__, where=self.name) from error
         except Exception as error:
             raise UserError(f"fails with {type(error).__name__}: {error}", where=self.name) from error
+
+
+class Conversation:
+    """Messages made ready for a template: rendering all of them or the first few costs the template's own time.
+
+    Args:
+        template: writes them.
+        known: all that the template may read, as JSON values; `messages` among it.
+    """
+
+    def __init__(self, template: ChatTemplate, known: Mapping[str, Any]) -> None:
+        self._template, self._known = template, known
+        self._texts: dict[tuple[int, bool], str] = {}
+
+    def text(self, length: int | None = None, add_generation_prompt: bool = False) -> str:
+        """The text of the first `length` messages (None: of all), with what comes before an answer if asked for.
+
+        Raises:
+            UserError: as `ChatTemplate.render`.
+        """
+        messages = self._known["messages"][:length]
+        key = len(messages), add_generation_prompt
+        if key not in self._texts:
+            self._texts[key] = self._write(messages=messages, add_generation_prompt=add_generation_prompt)
+        return self._texts[key]
+
+    def marked(self, add_generation_prompt: bool = False) -> list[tuple[int, int]]:
+        """The `(start, end)` characters of `text` inside each `{% generation %}` block, in order.
+
+        Raises:
+            UserError: as `text`; or a block's text is changed after it is written, so that its place is lost.
+        """
+        text = self.text(add_generation_prompt=add_generation_prompt)
+        opens, closes = _unused_pair(text)
+        marks = {_MARKS: [opens, closes]}
+        marked = self._write(add_generation_prompt=add_generation_prompt, **marks)
+        if marked.replace(opens, "").replace(closes, "") != text:
+            what = "the text of a {% generation %} block is changed after it is written"
+            raise UserError(what, where=self._template.name)
+        return _spans(marked, opens, closes)
+
+    def _write(self, **more: Any) -> str:
+        return self._template.write({**self._known, **more})
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -133,7 +180,7 @@ def _refuse_beyond(size: int) -> None:
 
 
 class _Generation(Extension):
-    """`{% generation %}`: its body as it is, between marks where `render_marked` asks for them."""
+    """`{% generation %}`: its body as it is, between marks where `Conversation.marked` asks for them."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own way to declare it)
 

