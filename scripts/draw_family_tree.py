@@ -1,4 +1,4 @@
-"""Draws docs/pictures/family-tree.svg from the presets: one row a generation, years from left to right."""
+"""Draws docs/pictures/family-tree.svg from the presets: one row a generation, years with one from left to right."""
 
 import sys
 from html import escape
@@ -9,8 +9,8 @@ from intaglio.lineage.units import short_bytes, short_count
 from intaglio.lineage.words import parts_in_words
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "family-tree.svg"
-ROW, YEAR, LEFT, TOP, BOX = 36, 66, 20, 62, 116
-WIDTH, SIZE_AT, CACHE_AT, PARTS_AT = 1400, 650, 810, 900
+ROW, YEAR, LEFT, TOP, BOX = 36, 52, 20, 62, 116
+WIDTH, SIZE_AT, CACHE_AT, PARTS_AT = 1450, 700, 860, 950
 INK, FAINT, LINE, FILL = "#1f2328", "#59636e", "#9aa4af", "#eef3f8"
 
 
@@ -31,18 +31,17 @@ def draw() -> str:
 
 
 def _head(rows: list[Generation], height: int) -> list[str]:
-    years = range(rows[0].year, max(one.year for one in rows) + 1)
     heads = ((SIZE_AT, "parameters"), (CACHE_AT, "KV a token"), (PARTS_AT, "parts of one layer, and positions"))
     lines = [f'<text x="{x}" y="30" fill="{FAINT}">{text}</text>' for x, text in heads]
-    for year in years:
-        x = _x(year)
+    for year in sorted({one.year for one in rows}):
+        x = _x(year, rows)
         lines.append(f'<text x="{x}" y="30" fill="{FAINT}">{year}</text>')
         lines.append(f'<path d="M{x} 40V{height - 14}" stroke="{LINE}" stroke-opacity="0.25" fill="none"/>')
     return lines
 
 
-def _x(year: int) -> int:
-    return LEFT + (year - 2018) * YEAR
+def _x(year: int, rows: list[Generation]) -> int:
+    return LEFT + sorted({one.year for one in rows}).index(year) * YEAR
 
 
 def _y(name: str, rows: list[Generation]) -> int:
@@ -53,7 +52,7 @@ def _place(generation: Generation, rows: list[Generation]) -> int:
     """By year; a child of the same year stands a little to the right of its parent."""
     parent = _parent(generation, rows)
     same_year = parent is not None and parent.year == generation.year
-    return _place(parent, rows) + 26 if parent and same_year else _x(generation.year)
+    return _place(parent, rows) + 26 if parent and same_year else _x(generation.year, rows)
 
 
 def _parent(generation: Generation, rows: list[Generation]) -> Generation | None:

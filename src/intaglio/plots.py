@@ -1,12 +1,13 @@
-"""Curves as PNG files; matplotlib is imported when one is drawn."""
+"""Pictures as PNG files; matplotlib is imported when one is drawn."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from intaglio.errors import UserError
 from intaglio.files import whole_file
 
-__all__ = ["draw_curves"]
+__all__ = ["draw_curves", "draw_heat_map"]
 
 Curve = Sequence[tuple[float, float]]
 
@@ -22,11 +23,7 @@ def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Curve]], across: s
     Raises:
         UserError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("no plot: matplotlib is missing", mend="pip install 'intaglio[train]'") from error
-    figure = Figure(figsize=(4.2 * len(panels), 3.2), layout="constrained", dpi=120)
+    figure = _figure_class()(figsize=(4.2 * len(panels), 3.2), layout="constrained", dpi=120)
     for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for name, points in curves.items():
             axes.plot([x for x, _ in points], [y for _, y in points], label=name, linewidth=1.4)
@@ -36,3 +33,88 @@ def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Curve]], across: s
             axes.legend(frameon=False)
     with whole_file(path) as beside:
         figure.savefig(beside, format="png")
+
+
+def draw_heat_map(
+    path: Path, values: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str], title: str = ""
+) -> None:
+    """A field of numbers from 0 (white) to the largest (dark), such as where a decoder looked for each of its tokens.
+
+    Args:
+        path: the PNG file.
+        values: a list for each row.
+        rows: names, from the top down; spaces and control characters are made visible.
+        columns: names, from left to right.
+        title: above the field.
+
+    Raises:
+        UserError: matplotlib is not installed, or no font here has the characters of the names.
+    """
+    figure_class = _figure_class()
+    names = [[_visible(name) for name in side] for side in (rows, columns)]
+    fonts = _fonts_for("".join([*names[0], *names[1], title]))
+    figure = figure_class(figsize=(_inches(columns, rows), _inches(rows, columns)), layout="constrained", dpi=120)
+    axes = figure.subplots()
+    axes.imshow(values, cmap="Blues", vmin=0.0, aspect="equal", interpolation="nearest")
+    text = {"fontfamily": fonts, "parse_math": False}
+    axes.set_yticks(range(len(rows)), names[0], **text)
+    axes.set_xticks(range(len(columns)), names[1], **text)
+    axes.xaxis.tick_top()
+    for label in axes.get_xticklabels():
+        label.set_rotation(0 if len(label.get_text()) <= 2 else 90)
+    axes.tick_params(length=0)
+    axes.set_title(title, **text)
+    with whole_file(path) as beside:
+        figure.savefig(beside, format="png")
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("no plot: matplotlib is missing", mend="pip install 'intaglio[train]'") from error
+    return Figure
+
+
+def _inches(along: Sequence[str], across: Sequence[str]) -> float:
+    """Length of a side: its cells, and the names that stand before them."""
+    return min(0.6 + 0.3 * len(along) + 0.1 * max(map(len, across), default=0), 60.0)
+
+
+def _visible(name: str) -> str:
+    shown = name.replace(" ", "␣")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
+def _fonts_for(text: str) -> list[str]:
+    """Families that together have every character of `text`: matplotlib's own, and the installed ones it lacks.
+
+    Raises:
+        UserError: no font here has one of them; names it.
+    """
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    families = ["DejaVu Sans"]
+    missing = set(text) - _characters(font_manager.findfont(families[0]))
+    installed = sorted(font_manager.findSystemFonts()) if missing else []
+    for file in installed:
+        found = missing & _characters(file)
+        if found:
+            font_manager.fontManager.addfont(file)
+            families.append(FT2Font(file).family_name)
+            missing -= found
+    if missing:
+        mend = "`make system` installs one, as does apt-get install fonts-wqy-microhei"
+        raise UserError(f"no plot: no font here shows {min(missing)!r}", mend=mend)
+    return families
+
+
+def _characters(file: str) -> set[str]:
+    """What a font file has glyphs for; nothing where it cannot be read."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return set(map(chr, FT2Font(file).get_charmap()))
+    except (OSError, RuntimeError):
+        return set()

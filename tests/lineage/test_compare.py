@@ -6,6 +6,7 @@ from intaglio.errors import UserError
 from intaglio.lineage import preset
 from intaglio.lineage.compare import compare, diff
 from intaglio.specs import DecoderSpec
+from tiny_pairs import PAIRS
 
 
 def differences(a: str, b: str) -> dict[str, tuple[object, object]]:
@@ -60,6 +61,34 @@ def test_changes_are_the_costs_of_both() -> None:
     assert changes["kv_cache_bytes"].new == b.kv_cache_bytes(4096, "float32")
     assert changes["kv_bytes_per_token"].ratio == 80 * 8 / (32 * 32)
     assert changes["flops_per_token"].old == a.flops_per_token(4096)
+
+
+def test_another_cell_is_one_difference() -> None:
+    assert differences("rnn", "lstm") == {"cell": ({"kind": "rnn", "activation": "tanh"}, {"kind": "lstm"})}
+
+
+def test_models_of_another_kind_are_compared_as_far_as_they_go() -> None:
+    found = differences("gru", "gpt1")
+    assert found["kind"] == ("recurrent", "decoder")
+    assert found["hidden_size"] == (650, 768)
+    assert found["cell"] == ({"kind": "gru", "reset": "before"}, None)
+    old, new = found["layers"]
+    assert old is None
+    assert isinstance(new, dict)
+    assert new["placement"] == "post"
+
+
+def test_both_sides_of_an_encoder_decoder_are_looked_into() -> None:
+    spec = next(iter(PAIRS.values()))
+    plain = spec.plain()
+    plain["decoder"]["layers"][0]["placement"] = "sandwich"
+    found = {one.path for one in diff(spec, type(spec).model_validate(plain))}
+    assert found == {"decoder.layers.placement"}
+
+
+def test_where_there_was_nothing_there_is_no_ratio() -> None:
+    changes = {one.name: one for one in compare(preset("gru").spec, preset("gpt1").spec, 64, "float32").changes}
+    assert changes["kv_bytes_per_token"].ratio is None
 
 
 def test_a_context_too_long_for_one_of_them_names_both_numbers() -> None:

@@ -10,11 +10,29 @@ import pytest
 from intaglio.errors import UserError
 from intaglio.lineage import Generation, Preset, family_tree, generations, preset, presets
 from intaglio.lineage.presets import FOLDER, _generation
-from intaglio.specs import AttentionSpec, DecoderSpec, LatentAttentionSpec, MoESpec, load_yaml
+from intaglio.specs import (
+    AttentionSpec,
+    BlockSpec,
+    DecoderSpec,
+    EncoderDecoderSpec,
+    LatentAttentionSpec,
+    MoESpec,
+    RecurrentSpec,
+    load_yaml,
+)
 from intaglio.specs.families import config_of, read_config
 
 PRESETS = {one.name: one for one in presets()}
 GENERATIONS = {one.name: one for one in generations()}
+DECODERS = {name: one for name, one in PRESETS.items() if isinstance(one.spec, DecoderSpec)}
+RECURRENT = ("rnn", "lstm", "gru")
+
+
+def blocks(name: str) -> tuple[BlockSpec, ...]:
+    """The layers of a decoder."""
+    spec = preset(name).spec
+    assert isinstance(spec, DecoderSpec)
+    return spec.blocks
 
 
 @pytest.mark.parametrize(
@@ -75,7 +93,7 @@ GPT3_TABLE = {  # Brown et al. 2020, table 2.1: layers, width, heads, width of a
 def test_gpt3_is_the_papers_table_and_a_note_tells_where_it_contradicts_itself(name: str) -> None:
     layers, width, heads, head_dim = GPT3_TABLE[name]
     one, spec = preset(name), preset(name).spec
-    attentions = [block.attention for block in spec.blocks]
+    attentions = [block.attention for block in blocks(name)]
     assert (spec.num_layers, spec.hidden_size) == (layers, width)
     assert all(isinstance(a, AttentionSpec) and (a.num_heads, a.width) == (heads, head_dim) for a in attentions)
     assert [a.window for a in attentions] == [None, 256] * (layers // 2)
@@ -92,31 +110,61 @@ def test_the_family_of_its_checkpoints_expresses_it_exactly(one: Preset) -> None
     config = config_of(one.spec)
     assert read_config(config) == one.spec
     families = {"gpt1": "openai-gpt", "gemma3": "gemma3_text"}
-    closed = one.generation.name in ("gpt3", "instructgpt", "chatgpt")  # no released checkpoint, so no family
+    closed = one.generation.name in (
+        "gpt3",
+        "instructgpt",
+        "chatgpt",
+        *RECURRENT,
+        "seq2seq",
+        "attention",
+        "transformer",
+    )  # no released checkpoint, so no family
     expected = "intaglio" if closed else families.get(one.generation.name, re.split(r"[-.\d]", one.name)[0])
     assert config["model_type"].startswith(expected.replace("smollm", "llama"))
 
 
 def test_details_that_are_easily_lost() -> None:
     def attention(name: str, layer: int = 0) -> AttentionSpec:
-        found = preset(name).spec.blocks[layer].attention
+        found = blocks(name)[layer].attention
         assert isinstance(found, AttentionSpec)
         return found
 
     assert attention("gemma2-27b").softmax_scale == pytest.approx(144**-0.5)  # query_pre_attn_scalar
     assert attention("gemma3-27b").softmax_scale == pytest.approx(168**-0.5)
     assert attention("gemma3-270m").rope != attention("gemma3-270m", 5).rope
-    assert [block.attention.window for block in preset("gemma3-270m").spec.blocks[:6]] == [512] * 5 + [None]
+    assert [block.attention.window for block in blocks("gemma3-270m")[:6]] == [512] * 5 + [None]
     assert attention("qwen2-7b").bias.q
     assert not attention("qwen2-7b").bias.o
     assert preset("deepseek-v2-lite").spec.num_layers == 27
-    v3 = preset("deepseek-v3").spec.blocks
+    v3 = blocks("deepseek-v3")
     assert [isinstance(block.feed_forward, MoESpec) for block in v3[:4]] == [False, False, False, True]
     assert isinstance(v3[0].attention, LatentAttentionSpec)
 
 
-@pytest.mark.parametrize("one", PRESETS.values(), ids=PRESETS)
+def test_recurrent_ones_are_as_large_as_each_other_and_differ_in_the_cell() -> None:
+    rnn, lstm, gru = (preset(name).spec for name in RECURRENT)
+    assert isinstance(rnn, RecurrentSpec)
+    assert isinstance(lstm, RecurrentSpec)
+    assert isinstance(gru, RecurrentSpec)
+    assert rnn.updated(cell=lstm.cell) == lstm
+    assert rnn.updated(cell=gru.cell) == gru
+    around = 2 * 10_000 * 650
+    assert lstm.num_parameters() - around == 4 * (rnn.num_parameters() - around)
+    assert gru.num_parameters() - around == 3 * (rnn.num_parameters() - around)
+    assert preset("lstm-large").spec.num_parameters() == 2 * 10_000 * 1500 + 2 * 4 * 3001 * 1500
+
+
+def test_seq2seq_counts_the_papers_parts() -> None:
+    """Sutskever et al., section 3.4: 384M, of which 64M are recurrent, 32M a side."""
+    spec = preset("seq2seq").spec
+    recurrent = spec.num_parameters() - 3 * 80_000 * 1000
+    assert recurrent == 2 * 4 * 4 * 1000 * 2001 == 64_032_000
+    assert recurrent + (160_000 + 2 * 80_000) * 1000 == pytest.approx(preset("seq2seq").published, rel=0.001)
+
+
+@pytest.mark.parametrize("one", DECODERS.values(), ids=DECODERS)
 def test_embeddings_are_scaled_by_the_root_of_the_width_where_they_are(one: Preset) -> None:
+    assert isinstance(one.spec, DecoderSpec)
     scale = one.spec.embedding_scale
     assert (scale is not None) == (one.generation.name in ("gemma2", "gemma3"))
     assert scale is None or scale == one.spec.hidden_size**0.5
@@ -131,12 +179,12 @@ def test_every_generation_says_what_it_changed_and_fills_its_holes(generation: G
     holes = set(re.findall(r"'\$(\w+)'", repr(generation.model)))
     for one in generation.presets:
         assert set(one.holes) == ({} if one.same_as else holes) or not one.holes
-        assert isinstance(one.spec, DecoderSpec)
+        assert one.spec.num_parameters() > 0
 
 
-def test_the_tree_has_one_root_and_parents_come_first() -> None:
+def test_the_tree_has_its_roots_and_parents_come_first() -> None:
     order = [generation.name for generation in generations()]
-    assert [one.name for one in generations() if one.parent is None] == ["gpt1"]
+    assert [one.name for one in generations() if one.parent is None] == ["rnn"]
     assert all(order.index(one.parent) < order.index(one.name) for one in generations() if one.parent)
     assert len(order) == len(list(FOLDER.glob("*.yaml"))) == len(set(order))
     assert all(GENERATIONS[one.parent].year <= one.year for one in generations() if one.parent)
@@ -144,9 +192,9 @@ def test_the_tree_has_one_root_and_parents_come_first() -> None:
 
 def test_the_lines_of_the_tree_join() -> None:
     lines = {generation.name: line for line, generation in family_tree()}
-    assert lines["gpt1"] == ""
-    assert lines["gpt2"] == "└"
-    assert lines["chatgpt"] == "  │└"
+    assert lines["rnn"] == ""
+    assert lines["gpt2"] == "     └"
+    assert lines["chatgpt"] == "       │└"
 
 
 def test_preset_names_are_unique() -> None:
@@ -169,3 +217,12 @@ def test_one_preset_parses_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     _generation.cache_clear()
     assert preset("gpt2-xl").year == 2019
     assert read == ["gpt2"]
+
+
+def test_the_transformers_counts_are_near_what_was_published() -> None:
+    base, big = preset("transformer-base"), preset("transformer-big")
+    assert (base.spec.num_parameters(), big.spec.num_parameters()) == (63_082_496, 214_245_376)
+    assert isinstance(base.spec, EncoderDecoderSpec)
+    assert base.spec.embedding_scale == 512**0.5
+    assert "63.1M" in base.note
+    assert "214.2M" in big.note

@@ -3,9 +3,12 @@
 import pytest
 
 from intaglio.lineage import preset
+from intaglio.lineage.decoder_words import layer_picture
 from intaglio.lineage.units import parse_count, short_bytes, short_count, short_flops
-from intaglio.lineage.words import layer_picture, layers_in_words, parts_in_words
-from intaglio.specs import DecoderSpec
+from intaglio.lineage.words import embeddings_in_words, layers_in_words, parts_in_words, picture
+from intaglio.specs import DecoderSpec, Seq2SeqSpec
+from tiny_pairs import PAIRS
+from tiny_seq2seq import ZOO as SEQ2SEQ
 from tiny_specs import ZOO, block, decoder
 
 
@@ -17,6 +20,12 @@ from tiny_specs import ZOO, block, decoder
         ("gpt3-175b", "pre-LayerNorm, learned, GELU, MHA 96, window 256 in 48/96"),
         ("deepseek-v3", "pre-RMSNorm, rotary (yarn), SwiGLU MoE 8/256+shared, MLA 128"),
         ("gemma3-270m", "sandwich-RMSNorm, rotary, GEGLU, MQA 4:1, QK-norm, window 512 in 15/18"),
+        ("rnn", "RNN, tanh"),
+        ("lstm", "LSTM, three gates and a cell state"),
+        ("gru", "GRU, two gates, reset before the product"),
+        ("seq2seq", "encoder-decoder, LSTM, no attention"),
+        ("attention", "encoder-decoder, GRU, source both ways, additive attention before the cell"),
+        ("attention-luong", "encoder-decoder, LSTM, general attention after the cell"),
         ("olmo2-32b", "residual-RMSNorm, rotary, SwiGLU, GQA 40:8, QK-norm"),
     ],
 )
@@ -28,9 +37,59 @@ def test_parts_in_words(name: str, words: str) -> None:
 def test_everything_has_words_and_a_picture(spec: DecoderSpec) -> None:
     assert all(parts_in_words(spec))
     assert all(what for _, what in layers_in_words(spec))
-    picture = layer_picture(spec.blocks[0]).splitlines()
-    assert picture[0].startswith("x ─")
-    assert picture[0].endswith("▶")
+    drawn = layer_picture(spec.blocks[0]).splitlines()
+    assert drawn[0].startswith("x ─")
+    assert drawn[0].endswith("▶")
+
+
+CELLS = {
+    "rnn": "h ─ U ─ + W x ─ tanh ─▶ h",
+    "lstm": """\
+c ─ * forget ─ + input * candidate ─┬──────────────────▶ c
+                                    └ tanh ─ * output ─▶ h""",
+    "gru": """\
+h ─ * update ─ + (1 - update) * candidate ─▶ h
+candidate = tanh(W x + U (reset * h))""",
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_picture_of_a_cell_is_its_road(name: str) -> None:
+    assert picture(preset(name).spec) == CELLS[name]
+
+
+def test_an_encoder_decoder_has_words_for_both_sides() -> None:
+    spec = next(iter(PAIRS.values()))
+    assert parts_in_words(spec)[0] == "encoder-decoder"
+    assert [what for _, what in layers_in_words(spec) if what.endswith(":")] == [
+        "encoder:",
+        "decoder, and attention to the source:",
+    ]
+    assert picture(spec).startswith("x ─")
+    assert "tokens" in embeddings_in_words(spec)
+
+
+ROADS = {
+    "seq2seq": "source ─ encoder ─▶ last state ─ decoder ─▶ target",
+    "attention": """\
+h before ─ score v tanh(W h + U m) ─ weights ─ context ─┐
+token ──────────────────────────────────────────────────┴─ both ─ cell ─▶ h ─▶ next token""",
+    "attention-luong": """\
+h ─┬───────────────────────────────────┬─ both ─▶ next token
+   └─ score h W m ─ weights ─ context ─┘""",
+}
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_the_picture_of_a_seq2seq_is_how_the_source_comes_to_the_target(name: str) -> None:
+    assert picture(preset(name).spec) == ROADS[name]
+
+
+@pytest.mark.parametrize("spec", SEQ2SEQ.values(), ids=SEQ2SEQ)
+def test_a_seq2seq_has_words_for_both_sides(spec: Seq2SeqSpec) -> None:
+    assert [what for _, what in layers_in_words(spec) if what.endswith(":")] == ["encoder:", "decoder:"]
+    assert "13 tokens" in embeddings_in_words(spec)
+    assert ("no attention" in parts_in_words(spec)) == (spec.attention is None)
 
 
 PICTURES = {

@@ -1,13 +1,19 @@
 """Counted activations, held against what autograd is seen to keep: equal integers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from intaglio.models.decoder import Decoder
 from intaglio.parts.context import Causal, Packed
 from intaglio.planning.activations import activations
 from intaglio.specs import DecoderSpec
+from intaglio.training import tricks
 from intaglio.training.tricks import recompute_activations
 from tiny_specs import LATENT, ZOO, attention, block, decoder, with_attention, with_moe
 
@@ -68,6 +74,40 @@ def test_a_checkpointed_layer_keeps_its_input(dtype: torch.dtype, every: int) ->
     assert counted.kept < plain
     gradient = TOKENS * spec.hidden_size * dtype.itemsize
     assert counted.recomputed == one.kept - one.by_kind["inputs"] + gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_selective_layer_keeps_its_products(
+    spec: DecoderSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, products = Decoder(spec).to(dtype), remembered_products(monkeypatch)
+    recompute_activations(model, "selective")
+    documents = [5, 6, 1]
+    positions = torch.cat([torch.arange(length) for length in documents])[None]
+    inputs = kept(model, Packed(documents), positions)
+    counted = activations(spec, TOKENS, dtype.itemsize, documents, checkpoint_every="selective")
+    angles = counted.by_kind.get("rotary", 0)  # kept by their layers' arguments, where autograd does not show them
+    assert counted.kept - angles == inputs + products()
+
+
+def remembered_products(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Bytes of what selective checkpointing keeps beside autograd, once a forward has run."""
+    stores: list[dict[Any, dict[int, Any]]] = []
+
+    def remember(operations: Any) -> Any:
+        contexts = create_selective_checkpoint_contexts(operations)
+        stores.append(contexts[0].storage)
+        return contexts
+
+    def count() -> int:
+        found = [leaf for store in stores for calls in store.values() for leaf in tree_leaves(list(calls.values()))]
+        tensors = [leaf.val for leaf in found if isinstance(getattr(leaf, "val", None), torch.Tensor)]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        return sum(storages.values())
+
+    monkeypatch.setattr(tricks, "create_selective_checkpoint_contexts", remember)
+    return count
 
 
 def test_parts_add_up() -> None:

@@ -32,10 +32,15 @@ SPECS = {
 }
 
 
+Every = int | Literal["selective"]
+
+
 class Run:
     """One micro-batch a step, as the loop does it."""
 
-    def __init__(self, spec: DecoderSpec, dtype: torch.dtype, optimizer: Literal["adamw", "muon"], every: int) -> None:
+    def __init__(
+        self, spec: DecoderSpec, dtype: torch.dtype, optimizer: Literal["adamw", "muon"], every: Every
+    ) -> None:
         self.model = Decoder(spec)
         self.masters = MasterWeights(self.model, dtype)
         self.optimizers = build_optimizers(OptimizerSpec(kind=optimizer), self.masters.masters)
@@ -92,11 +97,12 @@ def test_the_plan_is_what_a_step_takes(name: str, dtype: str, optimizer: Literal
     assert plan.peak - plan.resident == pytest.approx(allocated(run.step), rel=0.02)
 
 
+@pytest.mark.parametrize("every", [1, "selective"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_checkpointed_step_takes_what_is_planned(dtype: str) -> None:
+def test_a_checkpointed_step_takes_what_is_planned(dtype: str, every: Every) -> None:
     spec = SPECS["LLaMA-like"]
-    run = Run(spec, getattr(torch, dtype), "adamw", every=1)
-    plan = plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK, checkpoint_every=1)
+    run = Run(spec, getattr(torch, dtype), "adamw", every)
+    plan = plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK, checkpoint_every=every)
     assert plan.peak - plan.resident == pytest.approx(allocated(run.step), rel=0.1)
     assert plan.peak < plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK).peak
 
@@ -134,6 +140,8 @@ def test_a_loss_keeps_what_is_counted(
 
 def test_chunks_spare_the_logits() -> None:
     spec = preset("smollm2-135m").spec
+    assert isinstance(spec, DecoderSpec)
+    assert isinstance(spec, DecoderSpec)
     whole, chunked = (plan_training(spec, 2048, chunk=chunk) for chunk in (None, 256))
     logits = 2048 * spec.vocab_size * 4
     assert whole.peak - chunked.peak > 2 * logits

@@ -20,6 +20,7 @@ from intaglio.errors import UserError
 from intaglio.files import read_json, whole_directory, write_json
 from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier
+from intaglio.specs import DecoderSpec
 from intaglio.specs.families import config_of, load_config, read_config
 from intaglio.text.tokenizer import Tokenizer
 
@@ -41,6 +42,8 @@ def load_classifier(path: Path, dtype: str | None = None, device: str = "cpu") -
     """
     config, source, where = load_config(path), SafetensorsSource(path), str(path / "config.json")
     spec, stored, labels = read_config(config, where), dtype_of(config, dtype, where), _labels(config, source, where)
+    if not isinstance(spec, DecoderSpec):
+        raise UserError(f"a classifier over a model of kind {spec.kind!r} is not supported", where=where)
     with torch.device("meta"):
         model = SequenceClassifier(Decoder(spec), len(labels), labels)
     model.drop_outputs()

@@ -17,21 +17,27 @@ from intaglio.checkpoints.maps import MAPS
 from intaglio.checkpoints.sources import SafetensorsSource, TensorSource
 from intaglio.checkpoints.weight_map import Link, links_of, their_shapes
 from intaglio.errors import UserError, nearest
-from intaglio.models.decoder import Decoder
-from intaglio.models.heads import SequenceClassifier, decoder_of
+from intaglio.models.build import build_model
 from intaglio.specs.families import load_config, read_config
 
 __all__ = ["DTYPES", "dtype_of", "fill", "load_directory", "load_gguf", "load_source", "skipped_layers_of"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
-# Buffers that older files hold and that follow from the config; and prefixes that wrappers leave behind.
-_DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(attention\.)?(masked_)?bias|attention\.(masked_)?bias)$")
-_TIED_HEADS = ("lm_head.weight", "embed_out.weight")
+# What older files hold though it follows from the config; and the copies of a matrix of embeddings that is tied.
+_DERIVED = re.compile(
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(attention\.)?(masked_)?bias|attention\.(masked_)?bias|embed_positions\.weight)$"
+)
+_TIED = (
+    "lm_head.weight",
+    "embed_out.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+)
 
 
-def load_directory(path: Path, dtype: str | None = None, device: str = "cpu") -> Decoder:
-    """The model of a Hugging Face directory.
+def load_directory(path: Path, dtype: str | None = None, device: str = "cpu") -> Any:
+    """The model of a Hugging Face directory, of the class that its spec's kind has.
 
     Args:
         path: a folder with `config.json` and safetensors.
@@ -45,7 +51,7 @@ def load_directory(path: Path, dtype: str | None = None, device: str = "cpu") ->
     return load_source(config, SafetensorsSource(path), str(path / "config.json"), dtype, device)
 
 
-def load_gguf(path: Path, dtype: str | None = None, device: str = "cpu") -> Decoder:
+def load_gguf(path: Path, dtype: str | None = None, device: str = "cpu") -> Any:
     """The model of a GGUF file, dequantised to `dtype` (bfloat16 unless another is asked for).
 
     Raises:
@@ -57,14 +63,14 @@ def load_gguf(path: Path, dtype: str | None = None, device: str = "cpu") -> Deco
 
 def load_source(
     config: dict[str, Any], source: TensorSource, where: str, dtype: str | None = None, device: str = "cpu"
-) -> Decoder:
+) -> Any:
     """The model that `config` describes, with the weights of `source`; `where` is what to call the config."""
     spec = read_config(config, where)
     if "ForSequenceClassification" in str(config.get("architectures")):
         raise UserError("a classifier, which predicts no tokens", where=where, mend="load it with load_classifier")
     stored = dtype_of(config, dtype, where)
     with torch.device("meta"):
-        model = Decoder(spec)
+        model = build_model(spec)
     fill(model, source, MAPS.get(config["model_type"]), stored, torch.device(device), skipped_layers_of(config))
     return model.eval()
 
@@ -88,14 +94,14 @@ def skipped_layers_of(config: dict[str, Any]) -> int:
 
 
 def fill(
-    model: Decoder | SequenceClassifier,
+    model: Any,
     source: TensorSource,
     rules: Any,
     dtype: torch.dtype,
     device: torch.device | None = None,
     skipped_layers: int = 0,
 ) -> None:
-    """Gives `model` (on the meta device) the weights of `source`, after checking every name and shape.
+    """Gives `model` (ours, on the meta device) the weights of `source`, after checking every name and shape.
 
     `skipped_layers` layers behind the model's last may be left over.
 
@@ -111,9 +117,13 @@ def fill(
     for link in links:
         stored = torch.float32 if link.ours[0] in buffers else dtype
         _fill_one(model, link, [source.tensor(found[name], stored) for name in link.theirs], device)
-    model.tie_weights()
-    if model.spec.tie_embeddings:
-        _check_tied(decoder_of(model), source, found)
+    if _ties(model):
+        model.tie_weights()
+        _check_tied(next(model.parameters()), source, found)  # every model begins with its embeddings
+
+
+def _ties(model: Any) -> bool:
+    return bool(getattr(model.spec, "tie_embeddings", False))
 
 
 def _match(source: TensorSource, wanted: dict[str, Any]) -> dict[str, str]:
@@ -127,10 +137,10 @@ def _match(source: TensorSource, wanted: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _ignored(model: Decoder | SequenceClassifier, found: dict[str, str], skipped_layers: int) -> set[str]:
-    """Tensors that may be left over: derived buffers, a tied head, layers to skip behind the last."""
+def _ignored(model: Any, found: dict[str, str], skipped_layers: int) -> set[str]:
+    """Tensors that may be left over: derived buffers, copies of tied embeddings, layers to skip behind the last."""
     beyond = tuple(f"model.layers.{model.spec.num_layers + extra}." for extra in range(skipped_layers))
-    tied = _TIED_HEADS if model.spec.tie_embeddings else ()
+    tied = _TIED if _ties(model) else ()
     return {name for name in found if _DERIVED.search(name) or name in tied or name.startswith(beyond)}
 
 
@@ -160,9 +170,8 @@ def _instead(name: str, left_over: Collection[str]) -> str:
     return f"there is {close[0]!r}, which the config does not describe" if close else ""
 
 
-def _check_tied(model: Decoder, source: TensorSource, found: dict[str, str]) -> None:
-    embedding = model.embed_tokens.weight
-    for name in _TIED_HEADS:
+def _check_tied(embedding: Tensor, source: TensorSource, found: dict[str, str]) -> None:
+    for name in _TIED:
         if name in found and not torch.equal(
             source.tensor(found[name], embedding.dtype).to(embedding.device), embedding
         ):
@@ -170,9 +179,7 @@ def _check_tied(model: Decoder, source: TensorSource, found: dict[str, str]) -> 
             raise UserError(what, where=source.where, mend="set tie_word_embeddings to false, or remove the tensor")
 
 
-def _fill_one(
-    model: Decoder | SequenceClassifier, link: Link, theirs: Sequence[Tensor], device: torch.device | None
-) -> None:
+def _fill_one(model: Any, link: Link, theirs: Sequence[Tensor], device: torch.device | None) -> None:
     ours = link.transform.to_ours(list(theirs), model.spec)
     for name, tensor in zip(link.ours, ours, strict=True):
         owner, _, attribute = name.rpartition(".")

@@ -1,6 +1,7 @@
 """What a user means by MODEL when it must run: a directory, a GGUF file, or a model that was pulled."""
 
 from pathlib import Path
+from typing import Any
 
 from intaglio.checkpoints.catalogue import CATALOGUE
 from intaglio.checkpoints.convert import gguf_tokenizer
@@ -10,7 +11,7 @@ from intaglio.checkpoints.pull import pulled
 from intaglio.errors import UserError, nearest
 from intaglio.files import home
 from intaglio.lineage.presets import presets
-from intaglio.models.decoder import Decoder
+from intaglio.text.sentencepieces import SOURCE_FILE, PiecesTokenizer
 from intaglio.text.tokenizer import Tokenizer
 
 __all__ = ["find_model", "load_model", "load_tokenizer"]
@@ -35,8 +36,8 @@ def find_model(name: str | Path) -> Path:
     raise UserError(f"unknown model {str(name)!r}", mend=f"{nearest(str(name), known)} (or give a directory)")
 
 
-def load_model(name: str | Path, *, dtype: str | None = None, device: str = "cpu") -> Decoder:
-    """The model, ready to run.
+def load_model(name: str | Path, *, dtype: str | None = None, device: str = "cpu") -> Any:
+    """The model, ready to run, of the class that its spec's kind has (see `models.build`).
 
     Args:
         name: a pulled name, a directory or a GGUF file.
@@ -51,10 +52,18 @@ def load_model(name: str | Path, *, dtype: str | None = None, device: str = "cpu
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer that belongs to the model.
+    """The tokenizer that belongs to the model, or that a directory with a tokenizer's files holds.
 
     Raises:
         UserError: see `find_model`; or there is no tokenizer.
     """
+    if any((Path(name) / file).is_file() for file in ("tokenizer.json", SOURCE_FILE)):
+        return _tokenizer_in(Path(name))
     path = find_model(name)
-    return gguf_tokenizer(open_gguf(path)) if path.is_file() else Tokenizer.from_directory(path)
+    return gguf_tokenizer(open_gguf(path)) if path.is_file() else _tokenizer_in(path)
+
+
+def _tokenizer_in(folder: Path) -> Tokenizer:
+    """As its `tokenizer.json` says; without one, and with `.spm` files, as those say."""
+    pieces = not (folder / "tokenizer.json").is_file() and (folder / SOURCE_FILE).is_file()
+    return PiecesTokenizer.from_directory(folder) if pieces else Tokenizer.from_directory(folder)

@@ -13,8 +13,6 @@ from intaglio.checkpoints.maps import MAPS
 from intaglio.checkpoints.sources import INDEX_FILE, WEIGHTS_FILE
 from intaglio.checkpoints.weight_map import links_of
 from intaglio.files import whole_directory, write_json
-from intaglio.models.decoder import Decoder
-from intaglio.models.heads import SequenceClassifier
 from intaglio.specs.families import config_of
 from intaglio.text.tokenizer import Tokenizer
 
@@ -24,7 +22,7 @@ _TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def save_model(
-    model: Decoder,
+    model: Any,
     path: Path,
     tokenizer: Tokenizer | None = None,
     generation_config: dict[str, Any] | None = None,
@@ -35,7 +33,7 @@ def save_model(
     Tied weights are written once. The config is that of the first family that says exactly what `model.spec` says.
 
     Args:
-        model: what to write, in its dtype.
+        model: what to write, of any kind of ours, in its dtype.
         path: the folder; one that exists is replaced.
         tokenizer: written beside the weights.
         generation_config: more keys for `generation_config.json` (`temperature`, ...).
@@ -47,10 +45,11 @@ def save_model(
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     config = config_of(model.spec)
     tokens = token_ids(tokenizer, generation_config or {})
+    start = {"decoder_start_token_id": model.spec.start_token_id} if hasattr(model.spec, "start_token_id") else {}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     with whole_directory(path) as beside:
         write_json(beside / "config.json", {**config, **tokens, "dtype": dtype})
-        write_json(beside / "generation_config.json", {**tokens, **(generation_config or {})})
+        write_json(beside / "generation_config.json", {**tokens, **start, **(generation_config or {})})
         write_weights(model, beside, MAPS.get(config["model_type"]), max_shard_bytes)
         if tokenizer:
             tokenizer.save(beside)
@@ -66,9 +65,7 @@ def token_ids(tokenizer: Tokenizer | None, generation_config: dict[str, Any]) ->
     return {key: generation_config.get(key, ids[key]) for key in _TOKEN_KEYS}
 
 
-def write_weights(
-    model: Decoder | SequenceClassifier, path: Path, rules: Any, max_shard_bytes: int, without: Container[str] = ()
-) -> None:
+def write_weights(model: Any, path: Path, rules: Any, max_shard_bytes: int, without: Container[str] = ()) -> None:
     """The tensors of `model` by the names that `rules` give them, but for those of ours named in `without`."""
     shards: list[dict[str, Tensor]] = [{}]
     files: list[tuple[str, list[str]]] = []
@@ -84,9 +81,7 @@ def write_weights(
     _name_shards(files, path, total)
 
 
-def _their_tensors(
-    model: Decoder | SequenceClassifier, rules: Any, without: Container[str]
-) -> Iterator[tuple[str, Tensor]]:
+def _their_tensors(model: Any, rules: Any, without: Container[str]) -> Iterator[tuple[str, Tensor]]:
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for link in links_of(model, rules):
         if link.ours[0] in without:

@@ -7,12 +7,12 @@ A rule names one of their tensors and the tensor of ours it becomes; `{}` stands
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from intaglio.specs import DecoderSpec, LatentAttentionSpec
+from intaglio.specs import LatentAttentionSpec
 
 __all__ = [
     "Joined",
@@ -31,25 +31,25 @@ __all__ = [
 class Transform(Protocol):
     """A change of layout. Lists hold the tensors of one rule, in its order."""
 
-    def to_ours(self, theirs: list[Tensor], spec: DecoderSpec) -> list[Tensor]: ...
+    def to_ours(self, theirs: list[Tensor], spec: Any) -> list[Tensor]: ...
 
-    def to_theirs(self, ours: list[Tensor], spec: DecoderSpec) -> list[Tensor]: ...
+    def to_theirs(self, ours: list[Tensor], spec: Any) -> list[Tensor]: ...
 
 
 class Same:
     """Only the name differs."""
 
-    def to_ours(self, theirs: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_ours(self, theirs: list[Tensor], spec: Any) -> list[Tensor]:
         return theirs
 
-    def to_theirs(self, ours: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_theirs(self, ours: list[Tensor], spec: Any) -> list[Tensor]:
         return ours
 
 
 class Transposed:
     """(in, out) there, (out, in) here: OpenAI's matrices."""
 
-    def to_ours(self, theirs: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_ours(self, theirs: list[Tensor], spec: Any) -> list[Tensor]:
         return [tensor.mT for tensor in theirs]
 
     to_theirs = to_ours
@@ -62,11 +62,11 @@ class Joined:
     parts: int = 3
     transposed: bool = False
 
-    def to_ours(self, theirs: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_ours(self, theirs: list[Tensor], spec: Any) -> list[Tensor]:
         whole = theirs[0].mT if self.transposed else theirs[0]
         return list(whole.chunk(self.parts, dim=0))
 
-    def to_theirs(self, ours: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_theirs(self, ours: list[Tensor], spec: Any) -> list[Tensor]:
         whole = torch.cat(ours, dim=0)
         return [whole.mT if self.transposed else whole]
 
@@ -74,12 +74,12 @@ class Joined:
 class JoinedByHead:
     """One tensor there holds query, key and value of the first head, then of the second, ... (GPT-NeoX)."""
 
-    def to_ours(self, theirs: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_ours(self, theirs: list[Tensor], spec: Any) -> list[Tensor]:
         heads = spec.blocks[0].attention.num_heads
         by_head = theirs[0].unflatten(0, (heads, 3, -1))
         return [by_head[:, part].flatten(0, 1) for part in range(3)]
 
-    def to_theirs(self, ours: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_theirs(self, ours: list[Tensor], spec: Any) -> list[Tensor]:
         heads = spec.blocks[0].attention.num_heads
         by_head = torch.stack([tensor.unflatten(0, (heads, -1)) for tensor in ours], dim=1)
         return [by_head.flatten(0, 2)]
@@ -88,10 +88,10 @@ class JoinedByHead:
 class Stacked:
     """A tensor per expert there, one stack of them here."""
 
-    def to_ours(self, theirs: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_ours(self, theirs: list[Tensor], spec: Any) -> list[Tensor]:
         return [torch.stack(theirs)]
 
-    def to_theirs(self, ours: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_theirs(self, ours: list[Tensor], spec: Any) -> list[Tensor]:
         return list(ours[0].unbind(0))
 
 
@@ -105,13 +105,13 @@ class TurnedPairs:
 
     by_head: bool
 
-    def to_ours(self, theirs: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_ours(self, theirs: list[Tensor], spec: Any) -> list[Tensor]:
         return [self._reorder(theirs[0], spec, lambda rows: rows.unflatten(1, (-1, 2)).transpose(1, 2))]
 
-    def to_theirs(self, ours: list[Tensor], spec: DecoderSpec) -> list[Tensor]:
+    def to_theirs(self, ours: list[Tensor], spec: Any) -> list[Tensor]:
         return [self._reorder(ours[0], spec, lambda rows: rows.unflatten(1, (2, -1)).transpose(1, 2))]
 
-    def _reorder(self, tensor: Tensor, spec: DecoderSpec, pairs: Callable[[Tensor], Tensor]) -> Tensor:
+    def _reorder(self, tensor: Tensor, spec: Any, pairs: Callable[[Tensor], Tensor]) -> Tensor:
         attention = spec.blocks[0].attention
         assert isinstance(attention, LatentAttentionSpec)
         rows = tensor.unflatten(0, (attention.num_heads if self.by_head else 1, -1))
@@ -167,7 +167,7 @@ def _their_names(theirs: str, layer: str, ours: Tensor) -> tuple[str, ...]:
     return tuple(theirs.format(layer, expert) for expert in range(ours.shape[0]))
 
 
-def their_shapes(model: nn.Module, links: Sequence[Link], spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+def their_shapes(model: nn.Module, links: Sequence[Link], spec: Any) -> dict[str, tuple[int, ...]]:
     """The shape each of their tensors must have, from ours, without numbers."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes: dict[str, tuple[int, ...]] = {}

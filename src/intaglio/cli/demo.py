@@ -47,8 +47,10 @@ def _say(line: str) -> None:
 
 def _show(path: str) -> None:
     from intaglio.lineage.resolve import resolve_spec
+    from intaglio.specs import DecoderSpec
 
     _, spec, _ = resolve_spec(path)
+    assert isinstance(spec, DecoderSpec)
     block = spec.blocks[0]
     attention: Any = block.attention
     _say(

@@ -107,5 +107,6 @@ def _changes(changes: list[Change], old: str, new: str, context: int) -> Table:
         table.add_column(name, justify="right")
     for one in changes:
         title, short = COSTS[one.name]
-        table.add_row(title.format(context=context), short(one.old), short(one.new), f"x {one.ratio:.3g}")
+        ratio = "" if one.ratio is None else f"x {one.ratio:.3g}"
+        table.add_row(title.format(context=context), short(one.old), short(one.new), ratio)
     return table

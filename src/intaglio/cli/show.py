@@ -14,8 +14,8 @@ from intaglio.lineage.costs import Costs, costs, usual_context
 from intaglio.lineage.presets import Preset
 from intaglio.lineage.resolve import resolve_spec
 from intaglio.lineage.units import short_bytes, short_count, short_flops
-from intaglio.lineage.words import embeddings_in_words, layer_picture, layers_in_words, typical_block
-from intaglio.specs import DecoderSpec
+from intaglio.lineage.words import embeddings_in_words, layers_in_words, picture
+from intaglio.specs import ModelSpec
 
 __all__ = ["show"]
 
@@ -44,7 +44,7 @@ def show(
 
 
 def _as_data(
-    title: str, spec: DecoderSpec, preset: Preset | None, cost: Costs, context: int, dtype: str
+    title: str, spec: ModelSpec, preset: Preset | None, cost: Costs, context: int, dtype: str
 ) -> dict[str, object]:
     return {
         "title": title,
@@ -92,7 +92,7 @@ def _published(count: str | None) -> str:
     return f"; published {count}" if count else ""
 
 
-def _print_parts(console: Console, spec: DecoderSpec) -> None:
+def _print_parts(console: Console, spec: ModelSpec) -> None:
     console.print(f"[bold]Embeddings[/] and [bold]{spec.num_layers} layers[/]")
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -101,8 +101,8 @@ def _print_parts(console: Console, spec: DecoderSpec) -> None:
     for row in layers_in_words(spec):
         table.add_row(*row)
     console.print(Padding(table, (0, 0, 1, 2)))
-    picture = Text(layer_picture(typical_block(spec)), no_wrap=True, overflow="crop", style="cyan")
-    console.print(Padding(picture, (0, 0, 0, 2)))
+    drawn = Text(picture(spec), no_wrap=True, overflow="crop", style="cyan")
+    console.print(Padding(drawn, (0, 0, 0, 2)))
 
 
 def _print_story(console: Console, preset: Preset) -> None:

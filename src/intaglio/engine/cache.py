@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from intaglio.parts.context import PAD, Scores, attend, visible
-from intaglio.specs import DecoderSpec
+from intaglio.specs import DecoderSpec, StackSpec
 
 __all__ = ["ContiguousCache"]
 
@@ -22,7 +22,7 @@ class ContiguousCache:
     """Keys and values of a batch of sequences; an `AttentionContext`.
 
     Args:
-        spec: the model's.
+        spec: the decoder's; of an encoder-decoder its decoder side.
         batch: rows.
         capacity: tokens that fit into a row, padding included.
         planned: (B,), the length each row was planned for (its prompt and all it may generate); None: the capacity.
@@ -35,7 +35,7 @@ class ContiguousCache:
 
     def __init__(
         self,
-        spec: DecoderSpec,
+        spec: DecoderSpec | StackSpec,
         batch: int,
         capacity: int,
         *,
@@ -55,6 +55,13 @@ class ContiguousCache:
         """What the cache holds for every layer; their bytes are `DecoderSpec.kv_cache_bytes` times the batch."""
         for layer in self._layers:
             yield from layer.tensors
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; a row may be taken more than once."""
+        self._positions = self._positions[rows]
+        self._planned = None if self._planned is None else self._planned[rows]
+        for layer in self._layers:
+            layer.tensors = [tensor[rows] for tensor in layer.tensors]
 
     def planned(self, positions: Tensor) -> Tensor:
         """See the class."""

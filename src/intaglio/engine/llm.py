@@ -1,15 +1,20 @@
 """`LLM`: a model with its tokenizer, for those who want text and not tensors."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from intaglio.checkpoints.models import find_model, load_model, load_tokenizer
-from intaglio.engine.generate import Piece, generate
+from intaglio.engine.beam import Hypothesis, beam_search
+from intaglio.engine.generate import Piece, generate, most_tokens
+from intaglio.engine.generation_config import recommended_params
 from intaglio.engine.packed import can_pack, pack
 from intaglio.engine.sampling_params import SamplingParams
+from intaglio.engine.session import session_class
+from intaglio.engine.stopping import StopRules
+from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.text.chat import render_chat
 from intaglio.text.tokenizer import Tokenizer
@@ -27,7 +32,7 @@ class Timing:
         rows: prompts in the batch.
         prompt_tokens: of all rows.
         new_tokens: of all rows.
-        first_s: seconds until every row had its first token (the prompts' forward).
+        first_s: seconds until every row had its first token (the prompts' forward); 0 where beams were searched.
         total_s: seconds until the last token.
     """
 
@@ -96,11 +101,15 @@ class LLM:
     """
 
     def __init__(self, model: str | Path, *, dtype: str | None = None, device: str = "cpu") -> None:
-        path = find_model(model)
+        self._path = path = find_model(model)
         self.tokenizer: Tokenizer = load_tokenizer(path)  # first: it is quick to say what is missing
         loaded = load_model(path, dtype=dtype, device=device)
-        self.model: Decoder = pack(loaded) if can_pack(loaded) else loaded
+        self.model: Any = pack(loaded) if isinstance(loaded, Decoder) and can_pack(loaded) else loaded
         self.timing = Timing()
+
+    def recommended(self, **changes: Any) -> SamplingParams:
+        """How the model's own directory asks it to be run, with `changes`: see `recommended_params`."""
+        return recommended_params(self._path, **changes)
 
     def generate(
         self, prompts: str | Sequence[str], params: SamplingParams | Sequence[SamplingParams] = DEFAULT_PARAMS
@@ -118,6 +127,8 @@ class LLM:
     ) -> list[Completion]:
         """The same with prompts as token ids."""
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        if any(p.num_beams > 1 for p in each):
+            return self._search(prompts, each)
         rows = [_Growing() for _ in prompts]
         for piece in self.stream(prompts, each):
             rows[piece.row].add(piece)
@@ -125,6 +136,25 @@ class LLM:
             Completion("".join(row.text), row.token_ids, row.log_probs, row.finish_reason, len(prompt))
             for row, prompt in zip(rows, prompts, strict=True)
         ]
+
+    def _search(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Completion]:
+        """The best text that beam search finds for each prompt."""
+        one = params[0]
+        if any(p != one for p in params):
+            raise UserError("rows that are searched together must be searched alike", mend="give one SamplingParams")
+        most = [most_tokens(self.model, prompt, one, row) for row, prompt in enumerate(prompts)]
+        ends = StopRules.of(one, self.tokenizer.eos_token_ids).ids
+        session = session_class(self.model)(self.model, most)
+        start = time.perf_counter()
+        found = beam_search(session, prompts, one, ends, most)
+        made = sum(len(best[0].ids) for best in found)
+        self.timing = Timing(len(prompts), sum(map(len, prompts)), made, 0.0, time.perf_counter() - start)
+        return [self._completion(best[0], ends, len(prompt)) for best, prompt in zip(found, prompts, strict=True)]
+
+    def _completion(self, best: Hypothesis, ends: Collection[int], prompt_tokens: int) -> Completion:
+        reason = "stop" if best.ids[-1] in ends else "length"
+        shown = best.ids[:-1] if reason == "stop" else best.ids
+        return Completion(self.tokenizer.decode(shown), best.ids, best.log_probs, reason, prompt_tokens)
 
     def chat(
         self,

@@ -1,5 +1,6 @@
 """How the next token is chosen and when a sequence ends: what a user may ask for, checked."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -28,6 +29,10 @@ class SamplingParams(BaseModel):
         stop: texts that end the sequence; not shown.
         stop_token_ids: tokens that end it, besides the model's own EOS.
         ignore_eos: whether the model's own EOS ends nothing.
+        forbidden_token_ids: tokens that are never made.
+        num_beams: more than 1 for beam search, which takes the likeliest whole text that it finds (see `beam`).
+        length_penalty: beam search ranks texts by log P / length^penalty.
+        early_stopping: whether beam search ends with its first `num_beams` texts, though better ones may follow.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +48,10 @@ class SamplingParams(BaseModel):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    forbidden_token_ids: tuple[int, ...] = ()
+    num_beams: Annotated[int, Field(ge=1)] = 1
+    length_penalty: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    early_stopping: bool = False
 
     def __init__(self, **values: Any) -> None:
         """Checks the values.
@@ -58,7 +67,9 @@ class SamplingParams(BaseModel):
             if first["type"] == "extra_forbidden":
                 mend = nearest(name, type(self).model_fields)
                 raise UserError("there is no such sampling parameter", where=name, mend=mend) from error
-            raise UserError(f"{first['msg']}, not {first['input']!r}", where=name or "sampling") from error
+            reason = first["msg"].removeprefix("Value error, ")
+            given = f", not {first['input']!r}" if name else ""
+            raise UserError(f"{reason}{given}", where=name or "sampling") from error
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -78,7 +89,24 @@ class SamplingParams(BaseModel):
             raise ValueError(f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}")
         return self
 
+    @model_validator(mode="after")
+    def _searched_or_sampled(self) -> Self:
+        sampling = ("top_k", "top_p", "min_p", "repetition_penalty", "seed", "min_tokens", "stop")
+        searching = ("length_penalty", "early_stopping")
+        idle = _changed(self, sampling if self.num_beams > 1 else searching)
+        if idle:
+            raise ValueError(f"{idle[0]} has no effect with num_beams {self.num_beams}")
+        if self.num_beams > 1 and not self.greedy:
+            raise ValueError("beam search draws nothing: temperature must be 0")
+        return self
+
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is taken."""
         return self.temperature < _COLDEST
+
+
+def _changed(params: SamplingParams, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are not at their defaults."""
+    fields = SamplingParams.model_fields
+    return [name for name in names if getattr(params, name) != fields[name].default]

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from intaglio.errors import UserError
-from intaglio.specs import DecoderSpec
+from intaglio.specs import ModelSpec
 
 __all__ = ["Costs", "costs", "usual_context"]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """See the methods of `DecoderSpec` of the same names; `kv_cache_bytes` is of one sequence as long as asked."""
+    """See the methods of any spec of the same names; `kv_cache_bytes` is of one sequence as long as asked."""
 
     num_parameters: int
     num_active_parameters: int
@@ -19,15 +19,16 @@ class Costs:
     flops_per_token: int
 
 
-def costs(spec: DecoderSpec, context: int, dtype: str) -> Costs:
+def costs(spec: ModelSpec, context: int, dtype: str) -> Costs:
     """The costs of `spec` for one sequence of `context` tokens, its cache in `dtype`.
 
     Raises:
         UserError: a context that the model cannot take (names both numbers), or an unknown dtype.
     """
-    if not 0 < context <= spec.context_limit:
+    limit = spec.context_limit
+    if context < 1 or (limit and context > limit):
         raise UserError(
-            f"a context of {context} tokens, where the model takes 1 to {spec.context_limit}",
+            f"a context of {context} tokens, where the model takes 1 {f'to {limit}' if limit else 'or more'}",
             mend="choose another --context",
         )
     return Costs(
@@ -39,6 +40,6 @@ def costs(spec: DecoderSpec, context: int, dtype: str) -> Costs:
     )
 
 
-def usual_context(*specs: DecoderSpec) -> int:
+def usual_context(*specs: ModelSpec) -> int:
     """The context to compare models at where none is asked for: 2048 tokens, or what all of them can take."""
-    return min(2048, *(spec.context_limit for spec in specs))
+    return min(2048, *(spec.context_limit or 2048 for spec in specs))

@@ -12,7 +12,7 @@ from typing import Any
 
 from intaglio.errors import UserError, nearest
 from intaglio.lineage.units import parse_count
-from intaglio.specs import DecoderSpec, load_yaml, validate
+from intaglio.specs import ModelSpec, load_yaml, validate_model
 
 __all__ = ["Generation", "Preset", "family_tree", "find_preset", "generations", "preset", "presets"]
 
@@ -87,12 +87,11 @@ class Preset:
         return parse_count(self.published_active_as) if self.published_active_as else None
 
     @cached_property
-    def spec(self) -> DecoderSpec:
+    def spec(self) -> ModelSpec:
         """The model; built from data on first use."""
         if self.same_as:
             return preset(self.same_as).spec
-        spec: DecoderSpec = validate(DecoderSpec, _filled(self.generation.model, self.holes), self.name)
-        return spec
+        return validate_model(_filled(self.generation.model, self.holes), self.name)
 
 
 def preset(name: str) -> Preset:

@@ -5,13 +5,13 @@ from pathlib import Path
 from intaglio import files
 from intaglio.errors import UserError, nearest
 from intaglio.lineage.presets import Preset, find_preset, presets
-from intaglio.specs import DecoderSpec
+from intaglio.specs import ModelSpec
 from intaglio.specs.families import read_directory
 
 __all__ = ["resolve_spec"]
 
 
-def resolve_spec(name: str) -> tuple[str, DecoderSpec, Preset | None]:
+def resolve_spec(name: str) -> tuple[str, ModelSpec, Preset | None]:
     """(title, spec, preset if it is one) of a directory with a `config.json`, a preset, or a pulled model.
 
     Raises:

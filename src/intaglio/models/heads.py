@@ -1,4 +1,4 @@
-"""Heads that read what a decoder knows at the end of a text: a score for each class, or one (a reward).
+"""Heads: a score for each class, or one (a reward), at the end of a text or at each of its tokens.
 
 Where a text ends is told by positions and lengths, never by comparing ids with a pad id: padding left or right, how
 much of it, and a pad token that is the EOS make no difference.
@@ -7,15 +7,26 @@ Legend: B batch, T tokens, N tokens of a packed row, E features, D documents, C 
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from intaglio.models.decoder import Decoder
+from intaglio.models.recurrent import RecurrentEncoder
 from intaglio.parts.context import PAD, Packed
-from intaglio.specs import DecoderSpec
+from intaglio.specs import DecoderSpec, RecurrentSpec
 
-__all__ = ["SequenceClassifier", "decoder_of", "init_head", "last_real", "lasts_of"]
+__all__ = [
+    "PooledClassifier",
+    "SequenceClassifier",
+    "SummaryEncoder",
+    "Tagger",
+    "decoder_of",
+    "init_head",
+    "last_real",
+    "lasts_of",
+]
 
 _STD = 0.02  # as all of GPT-1's matrices (Radford et al. 2018, section 4.1)
 
@@ -85,6 +96,61 @@ class SequenceClassifier(nn.Module):
     def score_packed(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """(N, E) and the lengths of the documents in it -> (D, C)"""
         scores: Tensor = self.score(hidden[lasts_of(lengths).to(hidden.device)])
+        return scores
+
+
+class SummaryEncoder(Protocol):
+    """What a `PooledClassifier` asks of its encoder; an `nn.Module`."""
+
+    @property
+    def output_size(self) -> int:
+        """E"""
+
+    def summary(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """A row in one vector: ids (B, T) and how many of them are real (B,) -> (B, E)"""
+
+
+class PooledClassifier(nn.Module):
+    """A text in one vector, and one matrix that scores it: over a bag of words or a recurrent encoder.
+
+    Args:
+        encoder: what reads the text; taken over, not copied.
+        num_labels: C.
+    """
+
+    def __init__(self, encoder: SummaryEncoder, num_labels: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.score = nn.Linear(encoder.output_size, num_labels)
+
+    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, T), padded on the right, and lengths (B,) -> (B, C)"""
+        scores: Tensor = self.score(self.encoder.summary(ids, lengths))
+        return scores
+
+
+class Tagger(nn.Module):
+    """A score for each class at each token; the encoder is as a rule bidirectional, since tags hang on what follows.
+
+    Args:
+        encoder: what reads the text; taken over, not copied.
+        num_labels: C.
+    """
+
+    def __init__(self, encoder: RecurrentEncoder, num_labels: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.score = nn.Linear(encoder.output_size, num_labels)
+
+    @property
+    def spec(self) -> RecurrentSpec:
+        """The encoder's."""
+        return self.encoder.spec
+
+    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, T), padded on the right, and lengths (B,) -> (B, T, C); what stands behind a row's end means nothing."""
+        hidden, _ = self.encoder.hidden_states(ids, lengths=lengths)
+        scores: Tensor = self.score(hidden)
         return scores
 
 

@@ -16,11 +16,11 @@ from intaglio.parts.norm import build_norm
 from intaglio.parts.position import Angles, rotate
 from intaglio.specs import AttentionSpec, LatentAttentionSpec
 
-__all__ = ["Attention", "build_attention"]
+__all__ = ["Attention", "Projections", "build_attention"]
 
 
-class Attention(nn.Module):
-    """See `AttentionSpec`."""
+class Projections(nn.Module):
+    """The four projections of an attention and the norms of its queries and keys: what all kinds of it share."""
 
     def __init__(self, spec: AttentionSpec, hidden_size: int, layer: int) -> None:
         super().__init__()
@@ -31,21 +31,40 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden_size, kv_size, bias=spec.bias.k)
         self.v_proj = nn.Linear(hidden_size, kv_size, bias=spec.bias.v)
         self.o_proj = nn.Linear(q_size, hidden_size, bias=spec.bias.o)
-        self.qkv_proj: nn.Module | None = None  # the first three as one product, where `engine.packed` joins them
         self.sizes = (q_size, kv_size, kv_size)
         self.q_norm = self.k_norm = None
+        self.norm_heads = spec.qk_norm is not None and spec.qk_norm.over == "head"
         if spec.qk_norm:
-            self.norm_heads = spec.qk_norm.over == "head"
             sizes = (spec.width, spec.width) if self.norm_heads else (q_size, kv_size)
             self.q_norm, self.k_norm = (build_norm(spec.qk_norm.norm, size) for size in sizes)
+
+    def split(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
+        """(B, T, H*D) -> (B, H, T, D), normed as a whole or head by head"""
+        if norm and not self.norm_heads:
+            x = norm(x)
+        x = x.unflatten(-1, (-1, self.width))  # (B, T, H, D)
+        if norm and self.norm_heads:
+            x = norm(x)
+        return x.transpose(1, 2)
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """(B, H, T, D) -> (B, T, E)"""
+        return self.o_proj(heads.transpose(1, 2).flatten(2))
+
+
+class Attention(Projections):
+    """See `AttentionSpec`."""
+
+    def __init__(self, spec: AttentionSpec, hidden_size: int, layer: int) -> None:
+        super().__init__(spec, hidden_size, layer)
+        self.qkv_proj: nn.Module | None = None  # the first three as one product, where `engine.packed` joins them
 
     def forward(self, x: Tensor, angles: Angles | None, context: AttentionContext) -> Tensor:
         """(B, T, E) -> (B, T, E)"""
         query, key, value = self.project(x)
         if angles:
             query, key = rotate(query, angles), rotate(key, angles)
-        out = context.attend(self.layer, query, key, value, self.scores)  # (B, H, T, D)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        return self.merge(context.attend(self.layer, query, key, value, self.scores))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, E) -> queries (B, H, T, D), keys and values (B, K, T, D)"""
@@ -53,12 +72,7 @@ class Attention(nn.Module):
             query, key, value = self.qkv_proj(x).split(self.sizes, dim=-1)
         else:
             query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        if self.q_norm and self.k_norm and not self.norm_heads:
-            query, key = self.q_norm(query), self.k_norm(key)
-        query, key, value = (y.unflatten(-1, (-1, self.width)) for y in (query, key, value))  # (B, T, H, D)
-        if self.q_norm and self.k_norm and self.norm_heads:
-            query, key = self.q_norm(query), self.k_norm(key)
-        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        return self.split(query, self.q_norm), self.split(key, self.k_norm), self.split(value)
 
 
 def build_attention(

@@ -19,7 +19,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["PAD", "AttentionContext", "Causal", "Packed", "Padded", "Scores", "attend", "positions_of", "visible"]
+__all__ = [
+    "PAD",
+    "AttentionContext",
+    "Causal",
+    "Packed",
+    "PackedWhole",
+    "Padded",
+    "Scores",
+    "Whole",
+    "attend",
+    "positions_of",
+    "visible",
+]
 
 PAD = 2**30
 
@@ -133,6 +145,20 @@ class Packed(Causal):
     def _window_mask(self, length: int, window: int | None) -> Tensor:
         place = torch.arange(length, device=self._positions.device)[None]
         return visible(place, place, window)
+
+
+class Whole(Causal):
+    """No cache, no padding, and every token sees the whole of its row: an encoder's."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor | int, scores: Scores) -> Tensor:
+        return attend(query, key, value, scores, None)
+
+
+class PackedWhole(Packed):
+    """Documents end to end as in `Packed`, each token seeing the whole of its own."""
+
+    def _attend_one(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        return attend(query, key, value, scores, None)
 
 
 def positions_of(attention_mask: Tensor) -> Tensor:

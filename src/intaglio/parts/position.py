@@ -5,12 +5,15 @@ Nothing here keeps a buffer: angles are made from the spec, so a model built on 
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from intaglio.specs import (
+    AttentionSpec,
     DynamicScaling,
+    LatentAttentionSpec,
     LearnedPositionsSpec,
     LinearScaling,
     Llama3Scaling,
@@ -19,7 +22,7 @@ from intaglio.specs import (
     YarnScaling,
 )
 
-__all__ = ["Angles", "LearnedPositions", "Rotary", "SinusoidalPositions", "build_positions", "rotate"]
+__all__ = ["Angles", "LearnedPositions", "Rotaries", "Rotary", "SinusoidalPositions", "build_positions", "rotate"]
 
 Angles = tuple[Tensor, Tensor]
 
@@ -129,6 +132,28 @@ def _llama3(scaling: Llama3Scaling, frequencies: Tensor) -> Tensor:
     keep = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     keep = keep.clamp(0, 1)
     return (1 - keep) * frequencies / scaling.factor + keep * frequencies
+
+
+class Rotaries:
+    """The rotary positions of a stack of layers: one pair of cos and sin for each kind, shared by its layers."""
+
+    def __init__(self, attentions: Sequence[AttentionSpec | LatentAttentionSpec]) -> None:
+        self._keys = [_rotary_key(attention) for attention in attentions]
+        self._kinds = {key: Rotary(*key) for key in self._keys if key}
+
+    def __bool__(self) -> bool:
+        return bool(self._kinds)
+
+    def angles(self, positions: Tensor, planned: Tensor | None, dtype: torch.dtype) -> list[Angles | None]:
+        """One entry a layer, None where it turns nothing; arguments as of `Rotary.angles`."""
+        made = {key: kind.angles(positions, planned, dtype) for key, kind in self._kinds.items()}
+        return [made[key] if key else None for key in self._keys]
+
+
+def _rotary_key(attention: AttentionSpec | LatentAttentionSpec) -> tuple[RotarySpec, int] | None:
+    if isinstance(attention, LatentAttentionSpec):
+        return attention.rope, attention.qk_rope_head_dim
+    return (attention.rope, attention.width) if attention.rope else None
 
 
 def rotate(x: Tensor, angles: Angles) -> Tensor:

@@ -10,6 +10,7 @@ X experts, k experts per token. `tape.make(kind, n)` is a tensor of T * n elemen
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from intaglio.planning.tape import Stored, Tape
 from intaglio.specs import (
@@ -29,6 +30,7 @@ __all__ = ["Activations", "activations"]
 
 INT64, FLOAT = 8, 4
 
+Product = Callable[[str, int], Stored]
 Rotaries = dict[tuple[RotarySpec, int], tuple[Stored, Stored]]
 
 
@@ -50,7 +52,11 @@ class Activations:
 
 
 def activations(
-    spec: DecoderSpec, tokens: int, itemsize: int, documents: Sequence[int] | None = None, checkpoint_every: int = 0
+    spec: DecoderSpec,
+    tokens: int,
+    itemsize: int,
+    documents: Sequence[int] | None = None,
+    checkpoint_every: int | Literal["selective"] = 0,
 ) -> Activations:
     """What the hidden states of one row of `tokens` keep; logits and loss are counted elsewhere.
 
@@ -59,18 +65,23 @@ def activations(
         tokens: in the row.
         itemsize: bytes of one element in the compute dtype.
         documents: lengths of the documents that the row packs; None is one sequence, not packed.
-        checkpoint_every: of each that many layers the first keeps only its input; 0 checkpoints none.
+        checkpoint_every: of each that many layers the first keeps only its input; 0 checkpoints none; selective has
+            every layer keep its input and the results of products and fused attention.
     """
     tape = Tape(tokens, itemsize, documents)
     x = _embed(tape, spec)
     rotaries: Rotaries = {}
     recomputed = 0
+    selective = checkpoint_every == "selective"
+    every = 1 if checkpoint_every == "selective" else checkpoint_every
     for number, block in enumerate(spec.blocks):
-        if checkpoint_every and number % checkpoint_every == 0:
+        if every and number % every == 0:
             tape.keep(x, *_angles(tape, block.attention, rotaries))
             again = tape.aside()
             x = _block(again, block, spec.hidden_size, x, rotaries)
-            recomputed = max(recomputed, again.total() + x.num_bytes)
+            products = again.products if selective else ()
+            tape.keep(*products)
+            recomputed = max(recomputed, again.total(without=products) + x.num_bytes)
         else:
             x = _block(tape, block, spec.hidden_size, x, rotaries)
     if spec.final_norm:
@@ -144,7 +155,7 @@ def _angles(tape: Tape, spec: AttentionSpec | LatentAttentionSpec, rotaries: Rot
 def _attention(tape: Tape, spec: AttentionSpec, size: int, x: Stored, rotaries: Rotaries) -> Stored:
     tape.keep(x)
     heads, kv_heads, width = spec.num_heads, spec.kv_heads, spec.width
-    query, key, value = (tape.make("attention", count * width) for count in (heads, kv_heads, kv_heads))
+    query, key, value = (tape.product("attention", count * width) for count in (heads, kv_heads, kv_heads))
     if spec.qk_norm:
         query, key = (_qk_norm(tape, spec, y, count) for y, count in ((query, heads), (key, kv_heads)))
     if spec.rope:
@@ -152,12 +163,12 @@ def _attention(tape: Tape, spec: AttentionSpec, size: int, x: Stored, rotaries: 
         query, key = tape.make("attention", heads * width), tape.make("attention", kv_heads * width)
     if spec.softcap is not None:
         tape.keep(query, *_capped_scores(tape, spec), tape.make("attention", heads * width))
-        return tape.make("attention", size)
+        return tape.product("attention", size)
     partly = spec.rope is not None and (spec.rope.dim or width) < width
     out = _fused(tape, query, key, value, heads, width, spec.window)
     copied = tape.documents is not None or (partly and heads > 1)  # joined, or turned from (H, T, D) to (T, H, D)
     tape.keep(tape.make("attention", heads * width) if copied else out)
-    return tape.make("attention", size)
+    return tape.product("attention", size)
 
 
 def _qk_norm(tape: Tape, spec: AttentionSpec, x: Stored, heads: int) -> Stored:
@@ -169,8 +180,8 @@ def _qk_norm(tape: Tape, spec: AttentionSpec, x: Stored, heads: int) -> Stored:
 
 def _fused(tape: Tape, query: Stored, key: Stored, value: Stored, heads: int, width: int, window: int | None) -> Stored:
     """The fused kernel: queries, keys, values, the result, one log-sum per row, and a mask where a window binds."""
-    out = tape.make("attention", heads * width)
-    tape.keep(query, key, value, out, tape.make("attention", heads, FLOAT))
+    out = tape.product("attention", heads * width)
+    tape.keep(query, key, value, out, tape.product("attention", heads, FLOAT))
     for length in tape.lengths:
         if window is not None and window < length:
             tape.keep(Stored("attention", length * length * tape.itemsize))
@@ -196,12 +207,13 @@ def _latent_attention(tape: Tape, spec: LatentAttentionSpec, size: int, x: Store
     """The expanded form, which training uses."""
     tape.keep(x)
     if spec.q_lora_rank:
-        latent = tape.make("attention", spec.q_lora_rank)
+        latent = tape.product("attention", spec.q_lora_rank)
         tape.keep(_norm(tape, spec.norm, latent, spec.q_lora_rank))
-    joined = tape.make("attention", spec.latent_width)  # the latent and the rotary key are views of one product
+    joined = tape.product("attention", spec.latent_width)  # the latent and the rotary key are views of one product
     tape.keep(_norm(tape, spec.norm, joined, spec.kv_lora_rank), *_angles(tape, spec, rotaries))
     heads, width = spec.num_heads, spec.qk_head_dim
-    rebuilt = tape.make("attention", heads * (spec.qk_nope_head_dim + spec.v_head_dim))
+    rebuilt = tape.product("attention", heads * (spec.qk_nope_head_dim + spec.v_head_dim))
+    tape.product("attention", heads * width)  # queries before they turn
     query, key = tape.make("attention", heads * width), tape.make("attention", heads * width)
     if width == spec.v_head_dim:
         out = _fused(tape, query, key, rebuilt, heads, width, None)
@@ -209,7 +221,7 @@ def _latent_attention(tape: Tape, spec: LatentAttentionSpec, size: int, x: Store
         out = _probabilities(tape, spec, rebuilt)
     copied = heads > 1 or tape.documents is not None
     tape.keep(tape.make("attention", heads * spec.v_head_dim) if copied else out)
-    return tape.make("attention", size)
+    return tape.product("attention", size)
 
 
 def _probabilities(tape: Tape, spec: LatentAttentionSpec, rebuilt: Stored) -> Stored:
@@ -222,14 +234,14 @@ def _probabilities(tape: Tape, spec: LatentAttentionSpec, rebuilt: Stored) -> St
 
 
 def _feed_forward(tape: Tape, spec: FeedForwardSpec, size: int, x: Stored, kind: str = "feed_forward") -> Stored:
-    tape.keep(x, _inner(tape, spec, kind))
-    return tape.make(kind, size)
+    tape.keep(x, _inner(tape, spec, kind, tape.product))
+    return tape.product(kind, size)
 
 
-def _inner(tape: Tape, spec: FeedForwardSpec, kind: str, times: int = 1) -> Stored:
+def _inner(tape: Tape, spec: FeedForwardSpec, kind: str, product: Product, times: int = 1) -> Stored:
     """What goes into the last matrix: the bend, times the gated half if there is one; `times` rows for each token."""
     width = times * spec.intermediate_size
-    inner, bent = tape.make(kind, width), tape.make(kind, width)
+    inner, bent = product(kind, width), tape.make(kind, width)
     if isinstance(spec.activation, SwishSpec):
         tape.keep(inner, tape.make(kind, width))  # x and the sigmoid
     elif spec.activation in ("relu", "sigmoid"):
@@ -238,19 +250,26 @@ def _inner(tape: Tape, spec: FeedForwardSpec, kind: str, times: int = 1) -> Stor
         tape.keep(inner)
     if not spec.gated:
         return bent
-    tape.keep(bent, tape.make(kind, width))
+    tape.keep(bent, product(kind, width))
     return tape.make(kind, width)
 
 
 def _mixture(tape: Tape, spec: MoESpec, size: int, x: Stored) -> Stored:
     """The router, then k rows for each token: sorted by expert, run, weighted, and put back in order."""
     chosen = spec.num_experts_per_tok
+    grouped = tape.itemsize == 2 and size % 8 == 0 and spec.expert.intermediate_size % 8 == 0
+
+    def product(kind: str, width: int) -> Stored:
+        """All experts' results: of one fused product, or of one for each expert, joined."""
+        made = tape.product(kind, width)
+        return made if grouped else tape.make(kind, width)
+
     _router(tape, spec, size, x)
     tape.keep(tape.make("moe", chosen, INT64), tape.make("moe", chosen, INT64))  # which token; and the order
-    tape.keep(tape.make("moe", chosen * size), _inner(tape, spec.expert, "moe", chosen))
-    if tape.itemsize == 2 and size % 8 == 0 and spec.expert.intermediate_size % 8 == 0:
-        tape.keep(Stored("moe", spec.num_experts * 4))  # where each expert's rows end, for the grouped product
-    tape.keep(tape.make("moe", chosen * size), tape.make("moe", chosen), tape.make("moe", chosen * size))
+    tape.keep(tape.make("moe", chosen * size), _inner(tape, spec.expert, "moe", product, chosen))
+    if grouped:
+        tape.keep(Stored("moe", spec.num_experts * 4))  # where each expert's rows end
+    tape.keep(product("moe", chosen * size), tape.make("moe", chosen), tape.make("moe", chosen * size))
     if spec.shared:
         _feed_forward(tape, spec.shared, size, x, "moe")
     return tape.make("moe", size)
@@ -260,6 +279,7 @@ def _router(tape: Tape, spec: MoESpec, size: int, x: Stored) -> None:
     """In fp32: the row, the scores, the choice, the weights."""
     if tape.itemsize != FLOAT:
         tape.keep(Stored("moe", spec.num_experts * size * FLOAT))  # the router's matrix in fp32
+    tape.product("moe", spec.num_experts, FLOAT)
     scores = tape.make("moe", spec.num_experts, FLOAT)
     tape.keep(tape.as_float("moe", x, size), scores, tape.make("moe", spec.num_experts_per_tok, INT64))
     if spec.router.num_groups > 1:

@@ -1,6 +1,6 @@
 """The parameters of a decoder by name and shape, as the built module names them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from intaglio.specs import (
     AttentionSpec,
@@ -14,7 +14,7 @@ from intaglio.specs import (
     SwishSpec,
 )
 
-__all__ = ["is_matrix", "parameter_shapes"]
+__all__ = ["decays", "is_matrix", "parameter_shapes"]
 
 Shape = tuple[int, ...]
 Named = Iterator[tuple[str, Shape]]
@@ -25,9 +25,17 @@ def parameter_shapes(spec: DecoderSpec) -> dict[str, Shape]:
     return dict(_decoder(spec))
 
 
-def is_matrix(name: str, shape: Shape) -> bool:
-    """Whether it is a matrix between the embeddings, such as Muon steps."""
-    return len(shape) == 2 and name.startswith("layers.")
+def decays(name: str, shape: Sequence[int]) -> bool:
+    """Whether it is a matrix in a layer, or a stack of them: what weight decay is for.
+
+    Norms, biases, embeddings, positions, the output matrix and heads are not.
+    """
+    return len(shape) >= 2 and "layers" in name.split(".")
+
+
+def is_matrix(name: str, shape: Sequence[int]) -> bool:
+    """Whether it is one matrix in a layer, such as Muon steps."""
+    return decays(name, shape) and len(shape) == 2
 
 
 def _decoder(spec: DecoderSpec) -> Named:

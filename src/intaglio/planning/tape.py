@@ -37,6 +37,7 @@ class Tape:
     def __init__(self, tokens: int, itemsize: int, documents: Sequence[int] | None = None) -> None:
         self.tokens, self.itemsize, self.documents = tokens, itemsize, documents
         self._kept: dict[Stored, None] = {}
+        self._products: list[Stored] = []
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -46,6 +47,17 @@ class Tape:
     def make(self, kind: str, features: int, itemsize: int | None = None) -> Stored:
         """A new tensor of `features` elements per token, in the compute dtype or of elements of `itemsize` bytes."""
         return Stored(kind, self.tokens * features * (itemsize or self.itemsize))
+
+    def product(self, kind: str, features: int, itemsize: int | None = None) -> Stored:
+        """The same, made by a matrix product or fused attention: what selective checkpointing keeps."""
+        made = self.make(kind, features, itemsize)
+        self._products.append(made)
+        return made
+
+    @property
+    def products(self) -> Sequence[Stored]:
+        """All that `product` made."""
+        return self._products
 
     def as_float(self, kind: str, x: Stored, features: int) -> Stored:
         """x in fp32: itself where the model computes in fp32, else a copy."""
@@ -66,6 +78,6 @@ class Tape:
             sums[stored.kind] += stored.num_bytes
         return dict(sums)
 
-    def total(self) -> int:
-        """Bytes kept."""
-        return sum(stored.num_bytes for stored in self._kept)
+    def total(self, without: Sequence[Stored] = ()) -> int:
+        """Bytes kept, but those of `without`."""
+        return sum(stored.num_bytes for stored in self._kept.keys() - set(without))

@@ -80,7 +80,7 @@ def plan_training(
     dtype: str = "bfloat16",
     optimizer: OptimizerName = "adamw",
     chunk: int | None = 1024,
-    checkpoint_every: int = 0,
+    checkpoint_every: int | Literal["selective"] = 0,
     documents: Sequence[int] | None = None,
 ) -> MemoryPlan:
     """What it takes to train every parameter of a decoder.
@@ -91,7 +91,8 @@ def plan_training(
         dtype: what the model computes in; masters, gradients and moments are fp32.
         optimizer: adamw for everything; or muon, one moment, for the matrices in layers and adamw for the rest.
         chunk: tokens whose logits exist at once; None makes them all (the plain loss).
-        checkpoint_every: of each that many layers the first is computed again in the backward; 0 for none.
+        checkpoint_every: of each that many layers the first is computed again in the backward; 0 for none; selective
+            computes all but products and fused attention again.
         documents: lengths of the documents in the row; None is one as long as it. Only windows, soft-capped scores
             and latent attention cost less in short ones.
 

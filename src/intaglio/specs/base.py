@@ -106,7 +106,7 @@ def _is_tag(before: int | str | None, part: int | str) -> bool:
     if part in ("block", "cycle"):
         return isinstance(before, int)
     tags = {tag for cls in _specs(Spec) for tag in (_kind(cls), cls.__name__)}
-    named = part in tags or str(part).startswith("literal[")
+    named = part in tags or str(part).startswith(("literal[", "function-after["))
     return named and isinstance(before, str) and before not in ("block", "cycle")
 
 

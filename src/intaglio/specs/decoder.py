@@ -12,7 +12,18 @@ from intaglio.specs.feed_forward import FeedForwardLayerSpec
 from intaglio.specs.norm import NormSpec
 from intaglio.specs.position import DynamicScaling, PositionsSpec, SinusoidalPositionsSpec
 
-__all__ = ["BlockSpec", "CycleSpec", "DecoderSpec", "Placement", "group_blocks"]
+__all__ = [
+    "BlockSpec",
+    "CycleSpec",
+    "DecoderSpec",
+    "LayerEntry",
+    "Placement",
+    "blocks_of",
+    "closing_norm",
+    "group_blocks",
+    "longest_context",
+    "write_out",
+]
 
 Placement = Literal["post", "pre", "residual", "sandwich", "parallel"]
 
@@ -32,9 +43,9 @@ class BlockSpec(Spec):
     attention: SelfAttentionSpec
     feed_forward: FeedForwardLayerSpec
 
-    def num_norms(self) -> int:
-        """Norms of the block's two sublayers."""
-        return 4 if self.placement == "sandwich" else 2
+    def num_norms(self, sublayers: int = 2) -> int:
+        """Norms of so many sublayers."""
+        return sublayers * (2 if self.placement == "sandwich" else 1)
 
     def num_parameters(self, hidden_size: int, *, active: bool = False) -> int:
         """Parameters of one such layer; `active` counts only the experts a token meets."""
@@ -95,14 +106,10 @@ class DecoderSpec(Spec):
         """Fill every size in and put the pattern into its one canonical form, so that equal models are equal."""
         if isinstance(self.positions, SinusoidalPositionsSpec) and self.hidden_size % 2:
             raise ValueError(f"hidden_size {self.hidden_size} is not even, which sinusoidal positions need")
-        blocks = tuple(
-            block.updated(repeat=1, attention=block.attention.resolved(self.hidden_size))
-            for entry in self.layers
-            for block in _expand(entry)
-        )
+        blocks = write_out(self.layers, self.hidden_size)
         object.__setattr__(self, "layers", group_blocks(blocks))
-        if "final_norm" not in self.model_fields_set and blocks[-1].placement != "post":
-            object.__setattr__(self, "final_norm", blocks[-1].norm)  # a straight residual path needs a norm at its end
+        if "final_norm" not in self.model_fields_set:
+            object.__setattr__(self, "final_norm", closing_norm(blocks))
         return self
 
     def plain(self) -> dict[str, Any]:
@@ -112,7 +119,7 @@ class DecoderSpec(Spec):
     @cached_property
     def blocks(self) -> tuple[BlockSpec, ...]:
         """One entry per layer."""
-        return tuple(block for entry in self.layers for block in _expand(entry))
+        return blocks_of(self.layers)
 
     @property
     def num_layers(self) -> int:
@@ -121,9 +128,7 @@ class DecoderSpec(Spec):
     @property
     def context_limit(self) -> int:
         """Tokens a sequence may have: `max_position_embeddings`, times the factor of dynamic rotary scaling."""
-        ropes = [getattr(block.attention, "rope", None) for block in self.blocks]
-        factors = [rope.scaling.factor for rope in ropes if rope and isinstance(rope.scaling, DynamicScaling)]
-        return int(self.max_position_embeddings * min(factors, default=1.0))
+        return longest_context(self.max_position_embeddings, self.blocks)
 
     def num_parameters(self) -> int:
         """Parameters of the built model; tied embeddings count once."""
@@ -157,6 +162,30 @@ class DecoderSpec(Spec):
         """Bytes of the KV cache of one sequence of `context` tokens; windowed layers keep only their window."""
         attentions = [block.attention for block in self.blocks]
         return sum(a.cached_tokens(context) * a.kv_bytes_per_token(dtype) for a in attentions)
+
+
+def blocks_of(layers: Sequence[BlockSpec | CycleSpec]) -> tuple[BlockSpec, ...]:
+    """The pattern as one entry per layer."""
+    return tuple(block for entry in layers for block in _expand(entry))
+
+
+def write_out(layers: Sequence[BlockSpec | CycleSpec], hidden_size: int) -> tuple[BlockSpec, ...]:
+    """One entry per layer, every size explicit."""
+    return tuple(
+        block.updated(repeat=1, attention=block.attention.resolved(hidden_size)) for block in blocks_of(layers)
+    )
+
+
+def closing_norm(blocks: Sequence[BlockSpec]) -> NormSpec | None:
+    """What stands after the last layer by default: a straight residual path needs a norm at its end."""
+    return None if blocks[-1].placement == "post" else blocks[-1].norm
+
+
+def longest_context(max_positions: int, blocks: Sequence[BlockSpec]) -> int:
+    """`max_positions`, times the factor of dynamic rotary scaling."""
+    ropes = [getattr(block.attention, "rope", None) for block in blocks]
+    factors = [rope.scaling.factor for rope in ropes if rope and isinstance(rope.scaling, DynamicScaling)]
+    return int(max_positions * min(factors, default=1.0))
 
 
 def _expand(entry: BlockSpec | CycleSpec) -> list[BlockSpec]:

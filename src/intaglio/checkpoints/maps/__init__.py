@@ -7,6 +7,7 @@ from intaglio.checkpoints.maps import (
     gpt_neo,
     gpt_neox,
     llama,
+    marian,
     mixtral,
     olmo2,
     openai_gpt,
@@ -32,6 +33,7 @@ MAPS: dict[str, Rules] = {
     "openai-gpt": openai_gpt.RULES,
     "gpt_neo": gpt_neo.RULES,
     "gpt_neox": gpt_neox.RULES,
+    "marian": marian.RULES,
 }
 
 

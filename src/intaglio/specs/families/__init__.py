@@ -13,11 +13,19 @@ from pydantic import ValidationError
 
 from intaglio.errors import UserError, nearest
 from intaglio.files import read_json
-from intaglio.specs.base import explain, validate
-from intaglio.specs.decoder import DecoderSpec
+from intaglio.specs.base import explain
 from intaglio.specs.families.config import CannotExpress, Config
+from intaglio.specs.model import ModelSpec, validate_model
 
-__all__ = ["FAMILIES", "OWN_TYPE", "config_of", "load_config", "read_config", "read_directory"]
+__all__ = [
+    "ENCODER_DECODERS",
+    "FAMILIES",
+    "OWN_TYPE",
+    "config_of",
+    "load_config",
+    "read_config",
+    "read_directory",
+]
 
 OWN_TYPE = "intaglio"
 
@@ -38,7 +46,13 @@ FAMILIES = {
     "gpt_neo": "gpt_neo",
     "gpt_neox": "gpt_neox",
 }
-"""`model_type` -> module; the order in which a spec is offered to them."""
+"""Decoders: `model_type` -> module; the order in which a spec is offered to them."""
+
+ENCODER_DECODERS = {"marian": "marian"}
+"""The same for encoder-decoders."""
+
+_BY_KIND = {"decoder": FAMILIES, "encoder_decoder": ENCODER_DECODERS}
+_MODULES = {**FAMILIES, **ENCODER_DECODERS}
 
 
 class Family(Protocol):
@@ -47,12 +61,12 @@ class Family(Protocol):
     MODEL_TYPE: str
     ARCHITECTURE: str
 
-    def read(self, config: Config) -> DecoderSpec: ...
+    def read(self, config: Config) -> ModelSpec: ...
 
-    def write(self, spec: DecoderSpec) -> dict[str, Any]: ...
+    def write(self, spec: Any) -> dict[str, Any]: ...
 
 
-def read_directory(path: Path) -> DecoderSpec:
+def read_directory(path: Path) -> Any:
     """The spec of a model directory, from its `config.json` alone.
 
     Raises:
@@ -73,27 +87,26 @@ def load_config(path: Path) -> dict[str, Any]:
     return data
 
 
-def read_config(data: dict[str, Any], where: str = "config.json") -> DecoderSpec:
-    """The spec that a `config.json` describes.
+def read_config(data: dict[str, Any], where: str = "config.json") -> Any:
+    """The spec that a `config.json` describes, of the class that its kind of model has.
 
     Raises:
         UserError: an unknown architecture, an unknown key, a missing, unsupported or contradictory value; names it.
     """
     model_type = data.get("model_type")
     if model_type == OWN_TYPE:
-        spec: DecoderSpec = validate(DecoderSpec, data.get("spec"), where)
-        return spec
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        return validate_model(data.get("spec"), where)
+    if not isinstance(model_type, str) or model_type not in _MODULES:
         architectures = data.get("architectures")
         named = f" ({', '.join(map(str, architectures))})" if isinstance(architectures, list) and architectures else ""
         what = f"unknown architecture: model_type {model_type!r}{named}"
-        raise UserError(what, where=where, mend=nearest(str(model_type), FAMILIES))
+        raise UserError(what, where=where, mend=nearest(str(model_type), _MODULES))
     return _read(_family(model_type), data, where)
 
 
-def config_of(spec: DecoderSpec) -> dict[str, Any]:
+def config_of(spec: ModelSpec) -> dict[str, Any]:
     """The `config.json` of a spec: that of the first family that says exactly this, else our own."""
-    for model_type in FAMILIES:
+    for model_type in _BY_KIND.get(spec.kind, {}):
         family = _family(model_type)
         try:
             config = family.write(spec)
@@ -102,15 +115,16 @@ def config_of(spec: DecoderSpec) -> dict[str, Any]:
             continue
         if exact:
             return {"architectures": [family.ARCHITECTURE], "model_type": model_type, **config}
-    return {"architectures": ["IntaglioDecoder"], "model_type": OWN_TYPE, "spec": spec.plain()}
+    name = "Intaglio" + spec.kind.title().replace("_", "")
+    return {"architectures": [name], "model_type": OWN_TYPE, "spec": spec.plain()}
 
 
 def _family(model_type: str) -> Family:
-    module: Any = import_module(f"intaglio.specs.families.{FAMILIES[model_type]}")
+    module: Any = import_module(f"intaglio.specs.families.{_MODULES[model_type]}")
     return module
 
 
-def _read(family: Family, data: dict[str, Any], where: str) -> DecoderSpec:
+def _read(family: Family, data: dict[str, Any], where: str) -> ModelSpec:
     config = Config(data, where)
     try:
         spec = family.read(config)
