@@ -2,10 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
 
-from intaglio.evaluation.metrics import bits_per_byte, exact_match, normalise, token_accuracy
+from intaglio.evaluation.metrics import bits_per_byte, exact_match, normalise
 
 
 @pytest.mark.parametrize(
@@ -32,12 +31,6 @@ def test_what_an_answer_is_compared_as(answer: str, plain: str) -> None:
 def test_exact_match_is_equality_after_normalising() -> None:
     matches = exact_match(["Paris.", "paris, France", "blue", "", "-3"], ["paris", "paris", ["red", "Blue"], "", "3"])
     assert matches.tolist() == [True, False, True, False, False]
-
-
-def test_only_targets_count_as_tokens() -> None:
-    labels = np.array([5, -100, 7, 9])
-    assert token_accuracy(np.array([5, -100, 7, 8]), labels) == pytest.approx(2 / 3)
-    assert math.isnan(token_accuracy(labels, np.full(4, -100)))
 
 
 def test_a_uniform_byte_costs_eight_bits() -> None:

@@ -21,13 +21,15 @@ from intaglio.data.store import InMemory
 from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, init_head
+from intaglio.planning.parameters import decays
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.batches import Batch, make_batch
 from intaglio.training.labelled import LabelledStream, Labels, encode_labelled, labelled_batches, texts_of
 from intaglio.training.loop import Loop, evaluate
 from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.classifier import Classifier
-from intaglio.training.optimizer import OptimizerSpec, build_optimizers, decays
+from intaglio.training.optimizer import OptimizerSpec, build_optimizers
+from intaglio.training.preview import preview
 from intaglio.training.recipe import load_recipe
 from intaglio.training.run import resume, train
 from intaglio.training.schedule import ScheduleSpec
@@ -172,7 +174,7 @@ def test_the_loop_steps_it(tmp_path: Path) -> None:
     assert first.loss == pytest.approx((classes / len(RAGGED) + 0.5 * tokens / targets).item(), rel=1e-5)
     assert rest[-1].loss < 0.5 * first.loss
     outside = ("decoder.embed_tokens.weight", "decoder.positions.weight", "score.weight")
-    assert {n for n, p in masters.masters.items() if p.ndim == 2 and not decays(n, p)} == set(outside)
+    assert {n for n, p in masters.masters.items() if p.ndim == 2 and not decays(n, p.shape)} == set(outside)
 
 
 def rows_of(*values: dict[str, Any] | str) -> Iterator[Row]:
@@ -289,6 +291,13 @@ def test_the_recipe_learns_the_word_that_decides(recipe: tuple[Path, list[str]],
         mine = torch.cat([ours(torch.tensor([tokenizer.encode(text)])) for text in texts])
     torch.testing.assert_close(found, mine, rtol=0, atol=1e-4)
     assert [theirs.config.id2label[i] for i in found.argmax(dim=1).tolist()] == ["bad", "good"]
+
+
+def test_a_dry_run_shows_labels(recipe: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    preview(load_recipe(recipe[0], recipe[1]))
+    shown = [line for line in capsys.readouterr().out.splitlines() if "; label: " in line]
+    rows = (recipe[0].parent / "rows.jsonl").read_text(encoding="utf-8").splitlines()[:2]
+    assert [line.rpartition("; label: ")[2] for line in shown] == [json.loads(row)["label"] for row in rows]
 
 
 def test_a_resumed_run_ends_the_same(recipe: tuple[Path, list[str]], tmp_path: Path) -> None:

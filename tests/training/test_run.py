@@ -160,13 +160,25 @@ def test_a_run_is_not_written_over(recipe: Path, tmp_path: Path) -> None:
 
 def test_it_ends_when_nothing_improves(recipe: Path, tmp_path: Path) -> None:
     run = run_to(recipe, tmp_path / "run", "patience=1", "evaluate_every=1", "optimizer.learning_rate=3.0", "neftune=0")
-    assert len(losses(run)) < 24
+    done = len(losses(run))
+    assert done < 24
     assert (run / "best" / "model.safetensors").exists()
+    said: list[str] = []
+    assert resume(run, say=said.append, quiet=True).steps == done
+    assert f"this run has ended at step {done}, and does not step on" in said
+    assert len(losses(run)) == done
 
 
 @pytest.mark.parametrize(
     "changes",
-    [["checkpointing=1"], ["packing=contiguous"], ["packing=none"], ["precision=float32"], ["optimizer.kind=muon"]],
+    [
+        ["checkpointing=1"],
+        ["checkpointing=selective"],
+        ["packing=contiguous"],
+        ["packing=none"],
+        ["precision=float32"],
+        ["optimizer.kind=muon"],
+    ],
 )
 def test_options_train_too(recipe: Path, tmp_path: Path, changes: list[str]) -> None:
     found = losses(run_to(recipe, tmp_path / "run", *changes, "steps=12", "sample_every=0"))
@@ -208,6 +220,13 @@ def test_a_dry_run_shows_and_writes_nothing(recipe: Path, tmp_path: Path, capsys
         (["schedule.kind=square"], ["schedule.kind"]),
         (["micro_batch=0"], ["micro_batch"]),
         (["nonsense"], ["key=value"]),
+        (["precision=float16"], ["float16", "cuda", "bfloat16"]),
+        (["checkpointing=selectiv"], ["checkpointing", "selective"]),
+        (["checkpointing=selective", "compile=true"], ["compile", "selective"]),
+        (["streaming=true", "steps=null", "epochs=1"], ["streaming", "steps"]),
+        (["streaming=true", "yardsticks=true"], ["yardsticks", "streaming"]),
+        (["streaming=true", "split_by=file"], ["split_by file", "streaming"]),
+        (["streaming=true", "data=[{path: x, cap: 3}]"], ["streaming", "one source"]),
         (["prompts=null", "sample_every=3"], ["prompts"]),
     ],
 )
@@ -236,6 +255,19 @@ def test_a_loss_that_is_not_finite_tells_what_is_safe(recipe: Path, tmp_path: Pa
     with pytest.raises(UserError, match=r"not finite.*the last good checkpoint is .*step-0000000\d") as caught:
         run_to(recipe, tmp_path / "run", *changes)
     assert "rows.jsonl:" in str(caught.value)
+
+
+def test_a_machine_without_cuda_is_one_line(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="no CUDA device"):
+        run_to(recipe, tmp_path / "run", "device=cuda", "precision=float16")
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_is_an_option(recipe: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run = run_to(recipe, tmp_path / "run", "tensorboard=true", "steps=2", "sample_every=0")
+    assert [path.stat().st_size > 0 for path in (run / "tensorboard").glob("events.*")] == [True]
 
 
 def test_without_matplotlib_only_the_picture_is_missing(

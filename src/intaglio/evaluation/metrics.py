@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bits_per_byte", "exact_match", "normalise", "token_accuracy"]
+__all__ = ["bits_per_byte", "exact_match", "normalise"]
 
-IGNORED = -100
 EDGES = string.punctuation + string.whitespace + "。，、；：？！“”‘’（）《》…"
 
 
@@ -43,12 +42,6 @@ def exact_match(answers: Sequence[str], references: Sequence[str | Sequence[str]
 def _matches(answer: str, reference: str | Sequence[str]) -> bool:
     allowed = (reference,) if isinstance(reference, str) else reference
     return bool(normalise(answer)) and normalise(answer) in {normalise(one) for one in allowed}
-
-
-def token_accuracy(predicted: NDArray[np.integer], labels: NDArray[np.integer]) -> float:
-    """Share of the targets that were predicted; labels of -100 are no targets. NaN without any."""
-    targets = labels != IGNORED
-    return float((predicted == labels)[targets].mean()) if targets.any() else math.nan
 
 
 def bits_per_byte(nats: float, num_bytes: int) -> float:

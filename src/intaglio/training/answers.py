@@ -1,4 +1,4 @@
-"""Answers before and after a fine-tuning: held-out conversations, the last turn generated and compared.
+"""Answers before and after a training: held-out conversations or pairs, what ends them generated and compared.
 
 The prompt is rendered by the same call that made the training examples, and the same pattern reads every answer, so
 that a gain is the weights' and nobody else's.
@@ -16,7 +16,7 @@ from intaglio.data.formats import Sample, detect, to_sample
 from intaglio.data.readers import read_rows
 from intaglio.evaluation.intervals import Interval, bootstrap_mean, paired_difference
 from intaglio.evaluation.metrics import exact_match
-from intaglio.models.decoder import Decoder
+from intaglio.evaluation.translation import Tokenize, translation_scores
 from intaglio.specs import Spec
 from intaglio.text.chat import render_chat
 from intaglio.text.tokenizer import Tokenizer
@@ -31,18 +31,20 @@ class AnswersSpec(Spec):
     """How held-out answers are read.
 
     Attributes:
-        rows: held-out conversations that are asked.
-        pattern: its first group is the answer, in what is generated and in the reference alike.
+        rows: held-out conversations, or pairs, that are asked.
+        pattern: its first group is the answer, in what is generated and in the reference alike; by default, all of it.
         max_tokens: of an answer.
         shots: examples of the training side put before the question as earlier turns, for the untuned model.
         batch: questions that are answered together.
+        bleu: score them with BLEU and chrF too, BLEU's words told apart in this way (see `translation_scores`).
     """
 
     rows: int = Field(500, gt=0)
-    pattern: str
+    pattern: str = r"([\s\S]*)"
     max_tokens: int = Field(16, gt=0)
     shots: int = Field(0, ge=0)
     batch: int = Field(25, gt=0)
+    bleu: Tokenize | None = None
 
     @field_validator("pattern")
     @classmethod
@@ -83,24 +85,29 @@ class Exam:
         self.spec = spec
         outside = set(held_out)
         rows = [to_sample(row, detect(row)) for row in read_rows(source)]
-        chats = [sample for sample in rows if sample.kind == "chat"]
-        self.questions = [sample for sample in chats if sample.where in outside][: spec.rows]
-        self.examples = [sample for sample in chats if sample.where not in outside]
+        asked = [sample for sample in rows if sample.kind in ("chat", "completion")]
+        self.questions = [sample for sample in asked if sample.where in outside][: spec.rows]
+        self.examples = [sample for sample in asked if sample.where not in outside and sample.kind == "chat"]
 
     @property
     def references(self) -> list[str]:
         """The answers that are right."""
-        return [self._extract(str(sample.messages[-1]["content"])) for sample in self.questions]
+        return [self._extract(text) for text in self.wanted]
+
+    @property
+    def wanted(self) -> list[str]:
+        """What the rows themselves answer."""
+        return [_answer(sample) for sample in self.questions]
 
     def most_frequent(self) -> float:
         """Exact match of always giving the commonest answer."""
         found = self.references
         return max(map(found.count, set(found))) / len(found)
 
-    def take(self, model: Decoder, tokenizer: Tokenizer, shots: int = 0, seed: int = 0) -> Answers:
+    def take(self, model: Any, tokenizer: Tokenizer, shots: int = 0, seed: int = 0) -> Answers:
         """Greedy answers to every question, `shots` examples first."""
         before = [m for sample in random.Random(seed).sample(self.examples, shots) for m in _turns(sample)]
-        prompts = [_prompt(tokenizer, [*before, *_turns(sample)[:-1]]) for sample in self.questions]
+        prompts = [_prompt(tokenizer, sample, before) for sample in self.questions]
         texts = answer_prompts(model, tokenizer, prompts, self.spec.max_tokens, self.spec.batch)
         found = exact_match([self._extract(text) for text in texts], self.references)
         return Answers(texts, found.tolist())
@@ -114,8 +121,14 @@ def _turns(sample: Sample) -> list[Message]:
     return [{"role": m["role"], "content": m["content"]} for m in sample.messages]
 
 
-def _prompt(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
-    return render_chat(tokenizer, messages, add_generation_prompt=True).ids
+def _answer(sample: Sample) -> str:
+    return sample.completion if isinstance(sample.completion, str) else str(sample.messages[-1]["content"])
+
+
+def _prompt(tokenizer: Tokenizer, sample: Sample, before: Sequence[Message]) -> list[int]:
+    if isinstance(sample.prompt, str):
+        return tokenizer.encode(sample.prompt)
+    return render_chat(tokenizer, [*before, *_turns(sample)[:-1]], add_generation_prompt=True).ids
 
 
 def compare(exam: Exam, taken: dict[str, Answers], say: Callable[[str], None]) -> dict[str, Any]:
@@ -127,8 +140,17 @@ def compare(exam: Exam, taken: dict[str, Answers], say: Callable[[str], None]) -
         mean, low, high = answers.interval
         report[name] = {"exact_match": mean, "low": low, "high": high}
         say(f"  {name:24} {mean:6.1%}  [{low:.1%}, {high:.1%}]")
+        if exam.spec.bleu:
+            report[name] |= _translated(exam, answers, exam.spec.bleu, say)
     for name in others:
         mean, low, high = paired_difference(taken[last].correct, taken[name].correct)
         report[f"{last} over {name}"] = {"difference": mean, "low": low, "high": high}
         say(f"  {last} over {name}: {mean:+.1%}  [{low:+.1%}, {high:+.1%}]")
     return report
+
+
+def _translated(exam: Exam, answers: Answers, tokenize: Tokenize, say: Callable[[str], None]) -> dict[str, Any]:
+    scores = translation_scores(answers.texts, exam.wanted, tokenize)
+    for name, (mean, low, high) in scores.items():
+        say(f"  {name:24} {mean:6.1f}  [{low:.1f}, {high:.1f}]")
+    return {name: score._asdict() for name, score in scores.items()}

@@ -6,7 +6,8 @@ numbers: resumed training reads exactly what uninterrupted training would have.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,8 +45,13 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch with its tensors on `device`."""
-        move = {name: getattr(self, name).to(device, non_blocking=True) for name in ("ids", "positions", "labels")}
-        return replace(self, **move)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True)
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor)
+        }
+        return replace(self, **moved)
 
 
 class BatchStream:
@@ -99,6 +105,12 @@ class BatchStream:
         """The share of those rows' places that hold a token."""
         return efficiency(self._rows, self._max_length)
 
+    @property
+    def mean_document(self) -> int:
+        """Tokens of a document in those rows, on average over some of them."""
+        lengths = [piece.stop - piece.start for row in self._rows[:256] for piece in row]
+        return sum(lengths) // max(len(lengths), 1)
+
     def step(self, accumulation: int) -> list[Batch]:
         """This rank's micro-batches of the next optimizer step, `accumulation` of them."""
         batches = []
@@ -142,7 +154,11 @@ class BatchStream:
     def _read(self, store: Store) -> None:
         self._store, self._row = store, 0
         rng = np.random.default_rng([self._seed, self._epoch, self._window])
-        self._rows: PackedRows = pack(store.lengths, self._max_length, self._packing).shuffled(rng)
+        self._rows: PackedRows = self._arranged(store, rng)
+
+    def _arranged(self, store: Store, rng: np.random.Generator) -> PackedRows:
+        """The rows of a window, in the order in which they are read."""
+        return pack(store.lengths, self._max_length, self._packing).shuffled(rng)
 
     def _advance(self) -> None:
         store = next(self._windows, None)

@@ -25,12 +25,14 @@ class CodeSpec(Spec):
         samples: how many, the prompts in turn.
         tokens: of each, the prompt not counted.
         temperature: of sampling.
+        min_p: tokens less likely than this share of the likeliest are left out (Nguyen et al. 2024); 0 keeps all.
         prompts: what they begin with.
     """
 
     samples: int = Field(50, gt=0)
     tokens: int = Field(256, gt=0)
     temperature: float = Field(0.8, ge=0)
+    min_p: float = Field(0.0, ge=0, le=1)
     prompts: tuple[str, ...] = Field(min_length=1)
 
 
@@ -63,15 +65,23 @@ def yardsticks(texts: Texts, say: Say) -> dict[str, float]:
 def measure_code(
     spec: CodeSpec, model: Decoder, tokenizer: Tokenizer, texts: Texts, seed: int, say: Say
 ) -> dict[str, Any]:
-    """How many samples parse, and the longest text one shares with the training texts."""
+    """How many samples parse, and the longest text one shares with the training texts.
+
+    Where `min_p` leaves tokens out, as many are drawn without it too, so that both figures are known.
+    """
     prompts = [spec.prompts[i % len(spec.prompts)] for i in range(spec.samples)]
-    samples = [
-        prompt + continue_prompts(model, tokenizer, [prompt], spec.tokens, seed + i, spec.temperature)[0]
-        for i, prompt in enumerate(prompts)
-    ]
-    verdicts = [judge_code(sample) for sample in samples]
-    passed, parsed = sum(v.passes for v in verdicts), sum(v.parses for v in verdicts)
+    found: dict[str, Any] = {}
+    for min_p in dict.fromkeys((spec.min_p, 0.0)):
+        continued = continue_prompts(model, tokenizer, prompts, spec.tokens, seed, spec.temperature, min_p)
+        samples = [prompt + text for prompt, text in zip(prompts, continued, strict=True)]
+        verdicts = [judge_code(sample) for sample in samples]
+        passed, parsed = sum(v.passes for v in verdicts), sum(v.parses for v in verdicts)
+        say(
+            f"temperature {spec.temperature:g}, min_p {min_p:g}: {parsed} of {spec.samples} samples parse, "
+            f"{passed} of them with 8 lines of code and 3 statements or more"
+        )
+        found[f"min_p {min_p:g}"] = {"parsed": parsed, "passed": passed, "samples": samples}
+    samples = [sample for one in found.values() for sample in one["samples"]]
     shared = longest_shared(samples, texts.train)
-    say(f"{parsed} of {spec.samples} samples parse, {passed} of them with 8 lines of code and 3 statements or more")
     say(f"longest text shared with the training texts: {shared.length} characters: {shared.text[:60]!r}")
-    return {"parsed": parsed, "passed": passed, "samples": samples, "longest_shared": shared.length}
+    return {**found, "longest_shared": shared.length}

@@ -1,22 +1,30 @@
 """A recipe's data: rows to examples, held-out ones apart, and what became of every row."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from intaglio.data.datasets import is_data_set, pull_data
+from intaglio.data.datasets import data_rows, is_data_set
 from intaglio.data.encoding import Encoder, add_counts
-from intaglio.data.examples import Counts
+from intaglio.data.examples import Counts, Example
 from intaglio.data.formats import Sample, detect, to_sample
 from intaglio.data.mixture import Mixture, Part
 from intaglio.data.readers import read_rows
 from intaglio.data.splitting import split
-from intaglio.data.store import InMemory, Store, View
+from intaglio.data.store import InMemory, Source, Store, View
+from intaglio.data.streaming import Streamed
 from intaglio.data.token_store import TokenStore
 from intaglio.errors import UserError
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.labelled import Label, Labels, encode_labelled, texts_of
-from intaglio.training.recipe import ClassifierSpec, Recipe, SourceSpec
+from intaglio.training.labelled import Labels, encode_labelled, texts_of
+from intaglio.training.objectives.specs import ClassifierSpec, Seq2SeqSpec, TaggerSpec
+from intaglio.training.pairs import checked_pairs
+from intaglio.training.recipe import Recipe, SourceSpec
+from intaglio.training.streams import WithoutHeldOut, first_held_out
+from intaglio.training.tagged import Tags, encode_tagged, words_of
 
 __all__ = ["Data", "read_data", "samples_of", "sources_of", "texts_to_learn_from"]
 
@@ -28,16 +36,18 @@ class Data:
     Attributes:
         train: every source but its held-out rows.
         validation: the held-out rows of all sources; empty where nothing is held out.
-        counts: what became of the rows.
+        counts: what became of the rows; of those read so far, where they are streamed.
         removed: held-out rows left out because training contains them too.
         labels: of every row, where a classifier learns them.
+        tags: of every row, where a tagger learns them.
     """
 
-    train: Mixture
+    train: Source
     validation: Store
     counts: Counts
     removed: int
     labels: Labels | None = None
+    tags: Tags | None = None
 
 
 def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] = lambda line: None) -> Data:
@@ -46,9 +56,11 @@ def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] =
     Raises:
         UserError: nothing there, a row of no known format, or nothing left to learn from.
     """
+    if recipe.streaming:
+        return _streamed(recipe, tokenizer, say)
     counts = Counts()
     parts, held_out, removed = [], [], 0
-    found: dict[str, Label] = {}
+    found: dict[str, Any] = {}
     for source in sources_of(recipe):
         store = _store(source, recipe, tokenizer, counts, found, say)
         if recipe.validation:
@@ -57,7 +69,8 @@ def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] =
             held_out.append(sides.validation)
         parts.append(Part(store, source.weight, source.cap))
     labels = Labels.of(found, recipe.objective.labels) if isinstance(recipe.objective, ClassifierSpec) else None
-    return Data(Mixture(parts), View.joined(held_out), counts, removed, labels)
+    tags = Tags.of(found, recipe.objective.tags) if isinstance(recipe.objective, TaggerSpec) else None
+    return Data(Mixture(parts), View.joined(held_out), counts, removed, labels, tags)
 
 
 def sources_of(recipe: Recipe) -> tuple[SourceSpec, ...]:
@@ -72,10 +85,15 @@ def texts_to_learn_from(recipe: Recipe) -> Iterator[str]:
         UserError: see `read_data`.
     """
     for source in sources_of(recipe):
-        if isinstance(recipe.objective, ClassifierSpec):
-            yield from texts_of(read_rows(located(source.path)))
-        else:
-            yield from (sample.text or "" for sample in samples_of(source))
+        match recipe.objective:
+            case ClassifierSpec():
+                yield from texts_of(read_rows(located(source.path)))
+            case TaggerSpec():
+                yield from words_of(read_rows(located(source.path)))
+            case Seq2SeqSpec():
+                yield from (text for pair in checked_pairs(samples_of(source)) for text in pair)
+            case _:
+                yield from (sample.text or "" for sample in samples_of(source))
 
 
 def samples_of(source: SourceSpec) -> Iterator[Sample]:
@@ -92,7 +110,14 @@ def located(path: str, say: Callable[[str], None] = lambda line: None) -> str | 
     """The path as it is, or the rows of the data set of that name, pulled if need be."""
     if Path(path).exists() or not is_data_set(path):
         return path
-    return pull_data(path, say=say) / "rows.jsonl"
+    return data_rows(path, say=say)
+
+
+def _streamed(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None]) -> Data:
+    (source,) = sources_of(recipe)
+    streamed = Streamed(located(source.path, say), _encoder(recipe, tokenizer))
+    validation = first_held_out(streamed, recipe.validation)
+    return Data(WithoutHeldOut(streamed, recipe.validation), validation, streamed.counts, removed=0)
 
 
 def _store(
@@ -100,27 +125,36 @@ def _store(
     recipe: Recipe,
     tokenizer: Tokenizer,
     counts: Counts,
-    found: dict[str, Label],
+    found: dict[str, Any],
     say: Callable[[str], None],
 ) -> Store:
-    """The source's examples; the labels of a classifier's go into `found`, by the place of their row."""
-    if not isinstance(recipe.objective, ClassifierSpec):
-        return _encoded(source, recipe, tokenizer, counts, say)
-    rows, delimiter = read_rows(located(source.path, say)), recipe.objective.delimiter
-    pairs = list(encode_labelled(rows, tokenizer, counts, recipe.max_length, recipe.over_long, delimiter))
-    if not pairs:
-        raise UserError(f"no row fits into {recipe.max_length} tokens", where=source.path)
-    found.update({example.where: label for example, label in pairs})
-    return InMemory([example for example, _ in pairs])
+    """The source's examples; the labels of a classifier's, the tags of a tagger's go into `found`, by their row."""
+    rows = partial(read_rows, located(source.path, say))
+    limits = counts, recipe.max_length, recipe.over_long
+    match recipe.objective:
+        case ClassifierSpec(delimiter=delimiter):
+            return _learned(source, encode_labelled(rows(), tokenizer, *limits, delimiter), found)
+        case TaggerSpec():
+            return _learned(source, encode_tagged(rows(), tokenizer, *limits), found)
+        case Seq2SeqSpec():
+            deque(checked_pairs(samples_of(source)), maxlen=0)
+    return _encoded(source, recipe, tokenizer, counts, say)
+
+
+def _learned(source: SourceSpec, pairs: Iterable[tuple[Example, Any]], found: dict[str, Any]) -> Store:
+    """The examples in memory; what stands beside each goes into `found`."""
+    kept = list(pairs)
+    if not kept:
+        raise UserError("no row fits into max_length", where=source.path)
+    found.update({example.where: beside for example, beside in kept})
+    return InMemory([example for example, _ in kept])
 
 
 def _encoded(
     source: SourceSpec, recipe: Recipe, tokenizer: Tokenizer, counts: Counts, say: Callable[[str], None]
 ) -> TokenStore:
     """The source's tokens, from the store on disk where the same files were encoded before."""
-    limit = None if recipe.packing == "contiguous" else recipe.max_length  # contiguous rows cut documents themselves
-    encoder = Encoder(tokenizer, recipe.supervise, max_length=limit, over_long=recipe.over_long)
-    store = TokenStore.build(located(source.path, say), encoder)
+    store = TokenStore.build(located(source.path, say), _encoder(recipe, tokenizer))
     add_counts(counts, store.counts)
     formats = ", ".join(f"{count} {name}" for name, count in store.formats.items())
     say(f"{source.path}: {formats}; {store.num_tokens:,} tokens, {store.num_supervised:,} of them targets")
@@ -128,3 +162,8 @@ def _encoded(
         where, reason = store.skipped[0]
         say(f"{source.path}: {store.num_skipped} skipped, first {where}: {reason}")
     return store
+
+
+def _encoder(recipe: Recipe, tokenizer: Tokenizer) -> Encoder:
+    limit = None if recipe.packing == "contiguous" else recipe.max_length  # contiguous rows cut documents themselves
+    return Encoder(tokenizer, recipe.supervise, max_length=limit, over_long=recipe.over_long)

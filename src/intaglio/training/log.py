@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from intaglio.plots import draw_curves
+from intaglio.training.board import Board
 from intaglio.training.loop import Step
 
 __all__ = ["Log", "measured_peak", "read_log"]
@@ -30,6 +31,7 @@ class Log:
         peak: measured FLOPs per second of this machine's matrix products, for the share that is used (MFU).
         done: steps done before, when the run is resumed.
         quiet: no bar.
+        board: gets the numbers of every line too.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Log:
         *,
         done: int = 0,
         quiet: bool = False,
+        board: Board | None = None,
     ) -> None:
+        self._board = board
         self._file = path.open("a", encoding="utf-8")
         self._flops, self._peak, self._quiet = (flops_per_token, flops_per_target), peak, quiet
         columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
@@ -59,6 +63,8 @@ class Log:
     ) -> None:
         self._bar.stop()
         self._file.close()
+        if self._board:
+            self._board.close()
 
     def step(self, step: Step) -> None:
         """One optimizer step."""
@@ -67,8 +73,8 @@ class Log:
         self.line(
             step=step.number,
             loss=step.loss,
-            **({"extra": step.extra} if step.extra else {}),
-            grad_norm=step.grad_norm,
+            **_sometimes(step),
+            grad_norm=None if step.skipped else step.grad_norm,
             learning_rate=step.learning_rate,
             tokens=step.tokens,
             targets=step.targets,
@@ -82,7 +88,9 @@ class Log:
         self._bar.update(self._task, completed=step.number, description=words)
 
     def line(self, **values: Any) -> None:
-        """One JSON line; flushed, so that a kill loses nothing that was said."""
+        """One JSON line; flushed, so that a kill loses nothing that was said. Numbers go to the board too."""
+        if self._board:
+            self._board.write(values)
         self._file.write(json.dumps(values) + "\n")
         self._file.flush()
 
@@ -90,6 +98,17 @@ class Log:
         """A line above the bar."""
         if not self._quiet:
             self._bar.console.print(text, highlight=False, markup=False)
+
+
+def _sometimes(step: Step) -> dict[str, Any]:
+    """What only some runs have: an auxiliary loss, mixtures of experts, a scaled loss."""
+    values: dict[str, Any] = {"extra": step.extra} if step.extra else {}
+    if step.experts:
+        values["balance"] = [use.balance for use in step.experts]
+        values["expert_shares"] = [use.shares for use in step.experts]
+    if step.loss_scale is not None:
+        values |= {"loss_scale": step.loss_scale, "skipped": step.skipped}
+    return values
 
 
 def read_log(path: Path, until: int | None = None) -> list[dict[str, Any]]:
@@ -112,19 +131,24 @@ def draw_log(path: Path, picture: Path) -> None:
     panels = {
         "loss, nats a token": {**loss, "held out": held_out} if held_out else loss,
         "learning rate": {"": [(line["step"], line["learning_rate"]) for line in steps]},
-        "gradient norm": {"": [(line["step"], line["grad_norm"]) for line in steps]},
+        "gradient norm": {"": [(line["step"], line["grad_norm"]) for line in steps if line["grad_norm"] is not None]},
     }
     draw_curves(picture, panels, "step")
 
 
-def measured_peak(dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:
+def measured_peak(dtype: torch.dtype, device: str = "cpu", size: int = 1024, seconds: float = 0.3) -> float:
     """FLOPs per second of a square matrix product on this machine, the best of several."""
-    a = torch.ones(size, size, dtype=dtype) / 3  # no random numbers: a resumed run must draw those it would have drawn
-    b = a.clone()
-    a @ b
+    a = torch.ones(size, size, dtype=dtype, device=device) / 3  # no random numbers: a resumed run must draw its own
+    _product_seconds(a)
     best, start = math.inf, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        before = time.perf_counter()
-        a @ b
-        best = min(best, time.perf_counter() - before)
+        best = min(best, _product_seconds(a))
     return 2 * size**3 / best
+
+
+def _product_seconds(a: torch.Tensor) -> float:
+    before = time.perf_counter()
+    a @ a
+    if a.device.type == "cuda":
+        torch.cuda.synchronize(a.device)
+    return time.perf_counter() - before

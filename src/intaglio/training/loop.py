@@ -1,7 +1,8 @@
 """The one loop. It knows a model, an objective, a stream of batches and optimizers, and nothing else.
 
 A step is a few micro-batches: each one's summed loss is divided by the targets of the whole step, so that splitting a
-step changes nothing; gradients meet in the fp32 masters; clip, step, publish.
+step changes nothing; gradients meet in the fp32 masters; clip, step, publish. In float16 the loss is scaled, and a
+step that overflows is skipped.
 """
 
 import math
@@ -16,7 +17,9 @@ from intaglio.errors import UserError
 from intaglio.evaluation.metrics import bits_per_byte
 from intaglio.training.batches import IGNORE, Batch, BatchStream
 from intaglio.training.master import MasterWeights
+from intaglio.training.objectives.mixtures import ExpertUse, joined_use
 from intaglio.training.objectives.objective import Objective
+from intaglio.training.scaler import LossScaler
 from intaglio.training.schedule import ScheduleSpec
 
 __all__ = ["Evaluation", "Loop", "Step", "evaluate"]
@@ -35,6 +38,9 @@ class Step:
         tokens: that went through the model, all of them real.
         targets: of them with a label.
         seconds: it took.
+        experts: how each mixture of experts was used, layer by layer.
+        loss_scale: that the loss was multiplied by; None where none is needed.
+        skipped: a scaled gradient overflowed (`grad_norm` is not finite) and no weight changed.
     """
 
     number: int
@@ -45,6 +51,18 @@ class Step:
     tokens: int
     targets: int
     seconds: float
+    experts: tuple[ExpertUse, ...] = ()
+    loss_scale: float | None = None
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one micro-batch adds to a step."""
+
+    loss: float
+    extra: float
+    experts: Sequence[ExpertUse]
 
 
 class Loop:
@@ -60,6 +78,7 @@ class Loop:
         steps: of the whole run; the schedule looks at it.
         accumulation: micro-batches of a step.
         clip: see `Recipe`.
+        scaler: of the loss, for a model that computes in float16.
     """
 
     def __init__(
@@ -74,10 +93,12 @@ class Loop:
         steps: int,
         accumulation: int = 1,
         clip: float = 1.0,
+        scaler: LossScaler | None = None,
     ) -> None:
         self.model, self.masters, self.objective, self.stream = model, masters, objective, stream
         self.optimizers, self.schedule = optimizers, schedule
         self.steps, self.accumulation, self.clip = steps, accumulation, clip
+        self.scaler = scaler
         self.device = next(model.parameters()).device
         self.done = 0
         self.tokens_seen = 0
@@ -97,38 +118,55 @@ class Loop:
         start = time.perf_counter()
         batches = self.stream.step(self.accumulation)
         targets = sum(batch.num_targets for batch in batches)
+        tokens = [batch.ids.numel() for batch in batches]
         self.masters.zero_grad()
-        loss, extra = 0.0, 0.0
-        for batch in batches:
-            one, more = self._backward(batch, max(targets, 1))
-            loss, extra = loss + one, extra + more
+        losses = [self._backward(batch, max(targets, 1)) for batch in batches]
+        loss, extra = sum(part.loss for part in losses), sum(part.extra for part in losses)
+        scale = self.scaler.scale if self.scaler else None
         norm = self._clip()
-        self._require_finite(loss, norm, batches)
-        rate = self._update()
+        skipped = self._overflowed(loss, norm)
+        if not skipped:
+            self._require_finite(loss, norm, batches)
+        rate = self._update(skipped)
         self.done += 1
-        tokens = sum(batch.ids.numel() for batch in batches)
-        self.tokens_seen += tokens
-        return Step(self.done, loss, extra, norm, rate, tokens, targets, time.perf_counter() - start)
+        self.tokens_seen += sum(tokens)
+        experts = joined_use([part.experts for part in losses], [batch.num_targets for batch in batches], tokens)
+        seconds = time.perf_counter() - start
+        return Step(self.done, loss, extra, norm, rate, sum(tokens), targets, seconds, experts, scale, skipped)
 
-    def _backward(self, batch: Batch, targets: int) -> tuple[float, float]:
+    def _backward(self, batch: Batch, targets: int) -> _Part:
         """Adds the micro-batch's gradients; returns its part of the step's loss."""
         found = self.objective(self.model, batch.to(self.device))
         part = found.total / targets
         extra = found.extra * (batch.num_targets / targets) if found.extra is not None else None
-        (part if extra is None else part + extra).backward()
-        return part.item(), extra.item() if extra is not None else 0.0
+        whole = part if extra is None else part + extra
+        (whole * self.scaler.scale if self.scaler else whole).backward()
+        return _Part(part.item(), extra.item() if extra is not None else 0.0, found.experts)
 
     def _clip(self) -> float:
+        """The norm of the gradients, which are those of the loss itself from here on."""
         parameters = self.masters.parameters()
+        if self.scaler:
+            for gradient in (p.grad for p in parameters if p.grad is not None):
+                gradient.div_(self.scaler.scale)
         return float(torch.nn.utils.clip_grad_norm_(parameters, self.clip or math.inf))
 
-    def _update(self) -> float:
+    def _overflowed(self, loss: float, norm: float) -> bool:
+        """Whether the scale is to blame for a gradient that is not finite, so that a smaller one may help."""
+        if self.scaler is None or self.scaler.exhausted:
+            return False
+        return math.isfinite(loss) and not math.isfinite(norm)
+
+    def _update(self, skipped: bool) -> float:
         factor = self.schedule.factor(self.done, self.steps)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * factor
-            optimizer.step()
+            if not skipped:
+                optimizer.step()
         self.masters.publish()
+        if self.scaler:
+            self.scaler.update(skipped)
         return float(self.optimizers[-1].param_groups[0]["lr"])
 
     def _require_finite(self, loss: float, norm: float, batches: Sequence[Batch]) -> None:

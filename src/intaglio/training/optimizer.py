@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from intaglio.planning.parameters import decays, is_matrix
 from intaglio.specs import Spec
 
 __all__ = ["OptimizerSpec", "build_optimizers"]
@@ -32,9 +33,9 @@ class OptimizerSpec(Spec):
 
 def build_optimizers(spec: OptimizerSpec, masters: dict[str, nn.Parameter]) -> list[torch.optim.Optimizer]:
     """One optimizer, or two with muon; each group knows its peak as `peak`, which the schedule scales."""
-    decayed = {name: p for name, p in masters.items() if decays(name, p)}
+    decayed = {name: p for name, p in masters.items() if decays(name, p.shape)}
     rest = [p for name, p in masters.items() if name not in decayed]
-    stepped = {name: p for name, p in decayed.items() if spec.kind == "muon" and p.ndim == 2}
+    stepped = {name: p for name, p in decayed.items() if spec.kind == "muon" and is_matrix(name, p.shape)}
     optimizers: list[torch.optim.Optimizer] = []
     if stepped:
         muon = torch.optim.Muon(stepped.values(), lr=spec.muon_learning_rate, weight_decay=spec.weight_decay)
@@ -44,12 +45,6 @@ def build_optimizers(spec: OptimizerSpec, masters: dict[str, nn.Parameter]) -> l
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
     return optimizers
-
-
-def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Matrices and stacks of them between the embeddings; no norm, bias, embedding, position, output matrix or head."""
-    outside = {"embed_tokens", "lm_head", "positions", "score"}
-    return parameter.ndim >= 2 and outside.isdisjoint(name.split("."))
 
 
 def _adamw(spec: OptimizerSpec, decayed: Iterable[nn.Parameter], rest: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

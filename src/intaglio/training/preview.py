@@ -1,5 +1,6 @@
 """`--dry-run`: the recipe as resolved, what the model costs, and two samples with their targets marked."""
 
+from collections.abc import Iterator
 from itertools import islice
 
 import yaml
@@ -7,13 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from intaglio.data.examples import Example, MaskPolicy, encode_sample
+from intaglio.data.examples import Counts, Example, MaskPolicy, encode_sample
+from intaglio.data.readers import read_rows
 from intaglio.planning import plan_training
-from intaglio.specs import DecoderSpec
+from intaglio.specs import DecoderSpec, ModelSpec
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.data import samples_of, sources_of
+from intaglio.training.data import located, samples_of, sources_of
+from intaglio.training.flops import forward_flops
+from intaglio.training.labelled import encode_labelled
+from intaglio.training.objectives.specs import ClassifierSpec, LanguageModelSpec, TaggerSpec
 from intaglio.training.recipe import Recipe
-from intaglio.training.run import build_spec, build_tokenizer
+from intaglio.training.start import build_spec, build_tokenizer
+from intaglio.training.tagged import encode_tagged
 
 __all__ = ["marked", "preview"]
 
@@ -34,13 +40,29 @@ def preview(recipe: Recipe, console: Console | None = None) -> None:
     console.print(
         f"{_tokens_a_step(recipe):,} tokens a step at most, {_flops(recipe, spec):.3g} FLOPs", highlight=False
     )
-    console.print(_memory(recipe, spec))
-    policy = MaskPolicy(supervise=recipe.supervise)
-    for sample in islice(samples_of(sources_of(recipe)[0]), _SAMPLES):
-        example = encode_sample(sample, tokenizer, policy)
+    if isinstance(spec, DecoderSpec):
+        console.print(_memory(recipe, spec))
+    for example, label in islice(_examples(recipe, tokenizer), _SAMPLES):
         targets = int(example.supervised.sum())
-        console.print(f"\n{example.where}: {len(example.ids)} tokens, {targets} of them targets", highlight=False)
+        words = f"{len(example.ids)} tokens, {targets} of them targets"
+        console.print(f"\n{example.where}: {words}{label}", highlight=False, markup=False, soft_wrap=True)
         console.print(marked(example, tokenizer))
+
+
+def _examples(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[tuple[Example, str]]:
+    """The first source's examples, and what is said of each beside its tokens."""
+    source, objective = sources_of(recipe)[0], recipe.objective
+    limits = Counts(), recipe.max_length, recipe.over_long
+    match objective:
+        case ClassifierSpec(delimiter=delimiter):
+            rows = read_rows(located(source.path))
+            pairs = encode_labelled(rows, tokenizer, *limits, delimiter)
+            return ((example, f"; label: {label}") for example, label in pairs)
+        case TaggerSpec():
+            tagged = encode_tagged(read_rows(located(source.path)), tokenizer, *limits)
+            return ((example, f"; tags: {' '.join(tags)}") for example, tags in tagged)
+    policy = MaskPolicy(supervise=recipe.supervise)
+    return ((encode_sample(sample, tokenizer, policy), "") for sample in samples_of(source))
 
 
 def marked(example: Example, tokenizer: Tokenizer) -> Text:
@@ -61,6 +83,7 @@ def _runs(example: Example) -> list[tuple[int, int, bool]]:
 
 def _memory(recipe: Recipe, spec: DecoderSpec) -> Table:
     """The most a step takes at one time, by component."""
+    assert isinstance(recipe.objective, LanguageModelSpec | ClassifierSpec), "what trains decoders"
     plan = plan_training(
         spec,
         recipe.micro_batch * recipe.max_length,
@@ -80,5 +103,6 @@ def _tokens_a_step(recipe: Recipe) -> int:
     return recipe.micro_batch * recipe.accumulation * recipe.max_length
 
 
-def _flops(recipe: Recipe, spec: DecoderSpec) -> float:
-    return 3.0 * spec.flops_per_token(min(recipe.max_length, spec.context_limit)) * _tokens_a_step(recipe)
+def _flops(recipe: Recipe, spec: ModelSpec) -> float:
+    """With every token a target."""
+    return 3.0 * sum(forward_flops(spec, recipe.max_length)) * _tokens_a_step(recipe)

@@ -8,13 +8,13 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from intaglio.errors import UserError
 from intaglio.specs import Spec, load_yaml, validate
-from intaglio.specs.base import kind_or
 from intaglio.training.answers import AnswersSpec
 from intaglio.training.closing import CodeSpec
+from intaglio.training.objectives.specs import ClassifierSpec, LanguageModelSpec, ObjectiveSpec, Seq2SeqSpec
 from intaglio.training.optimizer import OptimizerSpec
 from intaglio.training.schedule import ScheduleSpec
 
-__all__ = ["ClassifierSpec", "LanguageModelSpec", "Recipe", "SourceSpec", "load_recipe"]
+__all__ = ["Recipe", "SourceSpec", "TokenizerSpec", "load_recipe"]
 
 
 class SourceSpec(Spec):
@@ -32,39 +32,38 @@ class SourceSpec(Spec):
 
 
 class TokenizerSpec(Spec):
-    """A tokenizer to be trained on the run's own text."""
-
-    vocab_size: int = Field(gt=256)
-
-
-class LanguageModelSpec(Spec):
-    """See `objectives.language_model`."""
-
-    kind: Literal["language_model"] = "language_model"
-    chunk: int = Field(1024, gt=0)
-    z_loss: float = Field(0.0, ge=0)
-
-
-class ClassifierSpec(Spec):
-    """See `objectives.classifier`.
+    """A tokenizer to be made from the run's own text.
 
     Attributes:
-        labels: their names in order; none takes those of the data, sorted.
-        lm_weight: of the next-token loss beside the class loss.
-        chunk: see `LanguageModelSpec`.
-        delimiter: stands between `text` and `text_pair`; GPT-1 has `$`.
+        kind: `bpe` over bytes; `characters`, one token each; `words`, what stands between white space. What the last
+            two do not know is `<unk>`.
+        vocab_size: tokens at most; characters may do without, and are all kept then.
+        pattern: see `text.train.train_on`; of bpe.
     """
 
-    kind: Literal["classifier"] = "classifier"
-    labels: tuple[str | int, ...] = ()
-    lm_weight: float = Field(0.5, ge=0)
-    chunk: int = Field(1024, gt=0)
-    delimiter: str = "$"
+    kind: Literal["bpe", "characters", "words"] = "bpe"
+    vocab_size: int | None = Field(None, gt=4)
+    pattern: str | None = None
+
+    @model_validator(mode="after")
+    def _sized(self) -> "TokenizerSpec":
+        if self.vocab_size is None and self.kind != "characters":
+            raise ValueError(f"a tokenizer of kind {self.kind} needs vocab_size")
+        if self.kind == "bpe" and self.vocab_size is not None and self.vocab_size <= 256:
+            raise ValueError("vocab_size: the 256 bytes alone take as many tokens")
+        if self.kind != "bpe" and self.pattern is not None:
+            raise ValueError(f"pattern means nothing to a tokenizer of kind {self.kind}")
+        if self.kind != "bpe" and self.pattern is not None:
+            raise ValueError(f"pattern means nothing to a tokenizer of kind {self.kind}")
+        return self
 
 
-ObjectiveSpec = Annotated[
-    Annotated[LanguageModelSpec, Tag("language_model")] | Annotated[ClassifierSpec, Tag("classifier")],
-    Discriminator(kind_or("language_model")),
+def _named_or_made(value: object) -> str:
+    return "name" if isinstance(value, str) else "tokenizer"
+
+
+_Tokenizer = Annotated[
+    Annotated[str, Tag("name")] | Annotated[TokenizerSpec, Tag("tokenizer")], Discriminator(_named_or_made)
 ]
 
 
@@ -74,21 +73,24 @@ class Recipe(Spec):
     Attributes:
         model: start from these weights: a pulled name, a directory, a GGUF file.
         architecture: or from random ones: a preset's name, or a spec.
-        tokenizer: the model's own, unless another is named or one is to be trained.
+        tokenizer: the model's own, unless another is named or one is to be made from the data.
         data: a path, or sources to be mixed.
         validation: share of the rows (by hash of their content) that is held out and never trained on.
         split_by: what the hash is of; `file` keeps all rows of a file on one side.
         near_duplicates: held-out rows of which training has more than this share of 13-token windows are removed.
         supervise: which tokens are targets; None goes by the format (all of a text, completions, assistants' turns).
-        max_length: tokens of a row.
+        streaming: read and tokenise the data while training, a window at a time; see `streams`.
+        max_length: tokens of a row; of a pair, both sides together; of a lane, in one step.
         over_long: rows beyond it are truncated or dropped; both are counted.
         packing: how rows share a sequence; none gives each its own.
         micro_batch: sequences that run together.
         accumulation: micro-batches of an optimizer step.
         steps, epochs: how long; one of the two.
-        precision: what the model computes in; master weights are fp32.
+        precision: what the model computes in; master weights are fp32. float16 scales the loss, on CUDA.
         clip: norm that gradients are scaled down to; 0 does not.
-        checkpointing: keep the input of every so many layers and compute the rest again; 0 keeps everything.
+        checkpointing: keep the input of every so many layers and compute the rest again; 0 keeps everything; selective
+            keeps products and attention and computes the rest again.
+        compile: torch.compile what knows nothing of documents; see `compiling`.
         neftune: noise on the embeddings while training (Jain et al. 2023); 0 for none.
         evaluate_every, save_every, sample_every: in steps; 0 for never (the end always saves).
         prompts: what samples continue.
@@ -96,17 +98,19 @@ class Recipe(Spec):
         answers: held-out conversations to be answered before and after; see `answers`.
         yardsticks: print what a byte 5-gram and `xz -9` make of the held-out texts.
         code: samples of code to be parsed at the end; see `closing`.
+        tensorboard: write the log's numbers under RUN/tensorboard too.
         patience: evaluations without a better loss after which the run ends; 0 for never.
     """
 
     model: str | None = None
     architecture: str | dict[str, Any] | None = None
-    tokenizer: str | TokenizerSpec | None = None
+    tokenizer: _Tokenizer | None = None
     data: str | tuple[SourceSpec, ...]
     validation: float = Field(0.02, ge=0, lt=1)
     split_by: Literal["content", "file"] = "content"
     near_duplicates: float | None = Field(None, gt=0, le=1)
     supervise: Literal["all", "completion", "assistant", "last_assistant"] | None = None
+    streaming: bool = False
     max_length: int = Field(1024, gt=1)
     over_long: Literal["truncate", "drop"] = "truncate"
     packing: Literal["best_fit", "contiguous", "none"] = "best_fit"
@@ -114,12 +118,13 @@ class Recipe(Spec):
     accumulation: int = Field(1, gt=0)
     steps: int | None = Field(None, gt=0)
     epochs: float | None = Field(None, gt=0)
-    precision: Literal["bfloat16", "float32"] = "bfloat16"
+    precision: Literal["bfloat16", "float32", "float16"] = "bfloat16"
     objective: ObjectiveSpec = LanguageModelSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     clip: float = Field(1.0, ge=0)
-    checkpointing: int = Field(0, ge=0)
+    checkpointing: Literal["selective"] | Annotated[int, Field(ge=0)] = 0
+    compile: bool = False
     neftune: float = Field(0.0, ge=0)
     evaluate_every: int = Field(100, ge=0)
     save_every: int = Field(200, ge=0)
@@ -127,6 +132,7 @@ class Recipe(Spec):
     prompts: tuple[str, ...] = ()
     sample_tokens: int = Field(64, gt=0)
     keep: Annotated[int, Field(gt=0)] = 2
+    tensorboard: bool = False
     patience: int = Field(0, ge=0)
     answers: AnswersSpec | None = None
     yardsticks: bool = False
@@ -145,17 +151,44 @@ class Recipe(Spec):
             raise ValueError("give steps or epochs, one of the two")
         if self.sample_every and not self.prompts:
             raise ValueError("sample_every needs prompts")
-        if isinstance(self.objective, ClassifierSpec):
-            self._fit_a_classifier()
+        if self.precision == "float16" and not self.device.startswith("cuda"):
+            raise ValueError("precision float16 needs device cuda; on other devices take bfloat16")
+        if self.compile and self.checkpointing == "selective":
+            raise ValueError("compile decides by itself what it keeps; take checkpointing selective or compile")
+        self._fit_the_objective()
+        if self.streaming:
+            self._fit_a_stream()
         return self
 
-    def _fit_a_classifier(self) -> None:
-        if self.packing == "contiguous":
+    def _fit_the_objective(self) -> None:
+        """What would do nothing is refused."""
+        objective = self.objective
+        defaults = {name: Recipe.model_fields[name].default for name in objective.meaningless}
+        given = next((name for name, default in defaults.items() if getattr(self, name) != default), None)
+        if given:
+            raise ValueError(f"{given} means nothing to objective {objective.kind}")
+        if isinstance(objective, ClassifierSpec) and self.packing == "contiguous":
             raise ValueError("packing contiguous cuts documents, and a classifier reads each at its end")
-        beside = {"supervise": self.supervise, "sample_every": self.sample_every, "neftune": self.neftune}
+        if isinstance(objective, Seq2SeqSpec) and self.over_long == "truncate":
+            raise ValueError("a pair that is truncated teaches not to end: say over_long: drop")
+
+    def _fit_a_stream(self) -> None:
+        """What needs all rows at once is refused."""
+        if self.steps is None:
+            raise ValueError("streaming knows no length, so that it needs steps in place of epochs")
+        if not isinstance(self.data, str) and (len(self.data) > 1 or self.data[0].cap or self.data[0].weight):
+            raise ValueError("streaming reads one source, without weight and cap")
+        beside = {
+            "a classifier": isinstance(self.objective, ClassifierSpec),
+            "split_by file": self.split_by == "file",
+            "near_duplicates": self.near_duplicates,
+            "answers": self.answers,
+            "yardsticks": self.yardsticks,
+            "code": self.code,
+        }
         given = next((name for name, value in beside.items() if value), None)
         if given:
-            raise ValueError(f"{given} means nothing to objective classifier")
+            raise ValueError(f"{given} needs all rows at once, which streaming does not have")
 
 
 def load_recipe(path: Path, changes: list[str]) -> Recipe:

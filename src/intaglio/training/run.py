@@ -20,30 +20,29 @@ import torch
 import yaml
 
 from intaglio.checkpoints.load import DTYPES
-from intaglio.checkpoints.models import load_model, load_tokenizer
 from intaglio.errors import UserError
 from intaglio.files import whole_directory, whole_file
-from intaglio.lineage.presets import preset
-from intaglio.lineage.resolve import resolve_spec
-from intaglio.models.decoder import Decoder
-from intaglio.models.heads import decoder_of
-from intaglio.models.init import init_weights
-from intaglio.specs import DecoderSpec, load_yaml, validate
+from intaglio.models.heads import SequenceClassifier, decoder_of
+from intaglio.specs import load_yaml, validate
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.text.train import train_on
-from intaglio.training.data import read_data, texts_to_learn_from
+from intaglio.training.board import Board, require_tensorboard
+from intaglio.training.compiling import compile_parts, require_compiler
+from intaglio.training.data import read_data
+from intaglio.training.flops import forward_flops
 from intaglio.training.log import Log, draw_log, measured_peak, read_log
 from intaglio.training.loop import Loop, Step, evaluate
 from intaglio.training.master import MasterWeights
 from intaglio.training.measures import Measures
 from intaglio.training.optimizer import build_optimizers
-from intaglio.training.recipe import ClassifierSpec, Recipe
+from intaglio.training.recipe import Recipe
 from intaglio.training.rollout import continue_prompts
-from intaglio.training.state import last_checkpoint, load_state, prune, save_state
+from intaglio.training.scaler import LossScaler
+from intaglio.training.start import build_tokenizer
+from intaglio.training.state import last_checkpoint, load_objective, load_state, prune, save_state
 from intaglio.training.tasks import task_of
 from intaglio.training.tricks import recompute_activations
 
-__all__ = ["Outcome", "build_model", "build_spec", "build_tokenizer", "resume", "train"]
+__all__ = ["Outcome", "resume", "train"]
 
 Say = Callable[[str], None]
 
@@ -93,39 +92,6 @@ def resume(run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
     return _Run(recipe, run, say, quiet).go()
 
 
-def build_tokenizer(recipe: Recipe) -> Tokenizer:
-    """The tokenizer a recipe names, its model's, or one trained on its data."""
-    match recipe.tokenizer:
-        case None:
-            assert recipe.model is not None
-            return load_tokenizer(recipe.model)
-        case str(name):
-            return load_tokenizer(name)
-        case trained:
-            pads = ("<|pad|>",) if isinstance(recipe.objective, ClassifierSpec) else ()  # see `checkpoints.classifiers`
-            return train_on(texts_to_learn_from(recipe), trained.vocab_size, ("<|endoftext|>", *pads))
-
-
-def build_spec(recipe: Recipe, tokenizer: Tokenizer) -> DecoderSpec:
-    """What the recipe's model is, without its weights."""
-    if recipe.model is not None:
-        _, spec, _ = resolve_spec(recipe.model)
-        return spec
-    if isinstance(recipe.architecture, str):
-        return preset(recipe.architecture).spec
-    given = {"vocab_size": tokenizer.vocab_size, **(recipe.architecture or {})}
-    return validate(DecoderSpec, given, "architecture")
-
-
-def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
-    """The model a recipe starts from, in fp32."""
-    if recipe.model is not None:
-        return load_model(recipe.model, dtype="float32", device=recipe.device)
-    model = Decoder(build_spec(recipe, tokenizer))
-    init_weights(model, recipe.seed)
-    return model.to(recipe.device)
-
-
 class _Run:
     """The pieces of one run, and the hooks between its steps."""
 
@@ -133,20 +99,21 @@ class _Run:
         self.recipe, self.run, self.say, self.quiet = recipe, run, say, quiet
         if recipe.threads:
             torch.set_num_threads(recipe.threads)
+        _require(recipe)
         torch.manual_seed(recipe.seed)
         self.tokenizer = self._tokenizer()
         self.data = read_data(recipe, self.tokenizer, say)
         self.task = task_of(recipe, self.data)
         self.stream = self.task.stream()
-        self.model = self.task.model(build_model(recipe, self.tokenizer))
+        self.model: Any = self.task.model(self.tokenizer)
         self.masters = MasterWeights(self.model, DTYPES[recipe.precision])
         self.optimizers = build_optimizers(recipe.optimizer, self.masters.masters)
         self.objective = self.task.objective()
         self.steps = recipe.steps or self._steps_of(recipe.epochs or 1.0)
         self.held_out = self.task.held_out()
         self.measures = Measures(recipe, run, self.data.validation, self.tokenizer, say)
-        vocabulary = range(self.model.spec.vocab_size)
-        self.token_bytes = torch.tensor([len(self.tokenizer.token_bytes(i)) for i in vocabulary])
+        size = self.model.spec.vocab_size
+        self.token_bytes = torch.tensor([len(self.tokenizer.token_bytes(i)) for i in range(size)])
         self.loop = Loop(
             self.model,
             self.masters,
@@ -157,10 +124,14 @@ class _Run:
             steps=self.steps,
             accumulation=recipe.accumulation,
             clip=recipe.clip,
+            scaler=LossScaler() if recipe.precision == "float16" else None,
         )
         self.last_loss: float | None = None
         self.eval_loss: float | None = None
         self.best, self.worse = float("inf"), 0
+        self.speaker: Any = self.model.decoder if isinstance(self.model, SequenceClassifier) else self.model
+        if recipe.compile:
+            compile_parts(decoder_of(self.model))
         if recipe.checkpointing:
             recompute_activations(decoder_of(self.model), recipe.checkpointing)
 
@@ -168,19 +139,25 @@ class _Run:
         """Steps to the end or to a signal; saves either way."""
         self._pick_up()
         self._introduce()
-        if self.loop.done < self.steps:
-            if not self.loop.done:
-                self.measures.before(decoder_of(self.model))
+        if self._ended():
+            self.say(f"this run has ended at step {self.loop.done}, and does not step on")
+            stopped = None
+        else:
+            if not self.loop.done and self.recipe.model:  # random weights have nothing to say
+                self.measures.before(self.speaker)
             with _signals() as received, self._log() as self.log:
                 self._step_on(received)
             self._save()
             stopped = received[0] if received else None
-        else:
-            stopped = None
         self._draw()
         if stopped is None:
-            self.measures.after(decoder_of(self.model))
+            self.measures.after(self.speaker)
         return Outcome(self.run, self.loop.done, stopped, self.last_loss, self.eval_loss)
+
+    def _ended(self) -> bool:
+        """All steps done, or no better loss for as long as the recipe waits for one."""
+        patience = self.recipe.patience
+        return self.loop.done >= self.steps or bool(patience and self.worse >= patience)
 
     def _draw(self) -> None:
         """The curves; a run is not lost for want of a picture of it."""
@@ -208,26 +185,22 @@ class _Run:
         return max(1, round(epochs * self.stream.num_rows / rows_a_step))
 
     def _log(self) -> Log:
-        documents = sum(self.data.train.counts)
-        mean = self.recipe.max_length if self.recipe.packing == "contiguous" else max(2, self._tokens() // documents)
-        spec = self.model.spec
-        head = 2 * spec.vocab_size * spec.hidden_size
-        layers = spec.flops_per_token(min(mean, spec.context_limit)) - head
-        peak = measured_peak(DTYPES[self.recipe.precision])
-        file = self.run / "log.jsonl"
-        return Log(file, self.steps, 3 * layers, 3 * head, peak, done=self.loop.done, quiet=self.quiet)
-
-    def _tokens(self) -> int:
-        return int(self.stream.efficiency * self.stream.num_rows * self.recipe.max_length)
+        layers, head = forward_flops(self.model.spec, max(2, self.stream.mean_document))
+        peak = measured_peak(DTYPES[self.recipe.precision], self.recipe.device)
+        board = Board(self.run / "tensorboard", self.loop.done) if self.recipe.tensorboard else None
+        file, done = self.run / "log.jsonl", self.loop.done
+        return Log(file, self.steps, 3 * layers, 3 * head, peak, done=done, quiet=self.quiet, board=board)
 
     def _introduce(self) -> None:
-        counts, spec = self.data.counts, self.model.spec
+        counts, parameters = self.data.counts, sum(p.numel() for p in self.masters.parameters())
         self.say(
-            f"{spec.num_parameters() / 1e6:.1f} M parameters; {counts.kept} of {counts.read} rows "
+            f"{parameters / 1e6:.1f} M parameters; {counts.kept} of {counts.read} rows "
             f"({counts.truncated} truncated, {counts.dropped_long} too long, {counts.dropped_empty} without a target), "
             f"{len(self.data.validation)} held out, {self.data.removed} of those removed as known"
         )
-        self.say(f"packing fills {self.stream.efficiency:.1%} of {self.stream.num_rows} rows; {self.steps} steps")
+        window = " of the first window" if self.recipe.streaming else ""
+        rows = f"{self.stream.num_rows} rows{window}"
+        self.say(f"packing fills {self.stream.efficiency:.1%} of {rows}; {self.steps} steps")
 
     def _pick_up(self) -> None:
         """Goes to where the last checkpoint stands, and takes back what the log said after it."""
@@ -236,9 +209,12 @@ class _Run:
             (self.run / "log.jsonl").unlink(missing_ok=True)
             return
         state = load_state(path, self.masters, self.optimizers)
+        load_objective(path, self.objective)
         self.stream.load_state(state["cursor"])
         self.loop.done, self.loop.tokens_seen = state["step"], state["tokens_seen"]
         self.best, self.worse = state["best"] or float("inf"), state["worse"]
+        if self.loop.scaler:
+            self.loop.scaler.load_state(state["scaler"])
         lines = read_log(self.run / "log.jsonl", until=state["step"])
         with whole_file(self.run / "log.jsonl") as beside, Log(beside, self.steps, 1, 1, 1, quiet=True) as log:
             for line in lines:
@@ -254,6 +230,8 @@ class _Run:
             self._sample(step)
         if self._due(self.recipe.save_every, step) and step.number < self.steps:
             self._save()
+        if step.skipped:
+            self.log.say(f"step {step.number}: skipped, a gradient overflowed at a loss scale of {step.loss_scale:g}")
         return go_on and not received
 
     def _due(self, every: int, step: Step) -> bool:
@@ -279,9 +257,8 @@ class _Run:
         return not self.recipe.patience or self.worse < self.recipe.patience
 
     def _sample(self, step: Step) -> None:
-        texts = continue_prompts(
-            decoder_of(self.model), self.tokenizer, self.recipe.prompts, self.recipe.sample_tokens, self.recipe.seed
-        )
+        prompts, recipe = self.recipe.prompts, self.recipe
+        texts = continue_prompts(self.speaker, self.tokenizer, prompts, recipe.sample_tokens, recipe.seed)
         for prompt, text in zip(self.recipe.prompts, texts, strict=True):
             self.log.line(step=step.number, prompt=prompt, sample=text)
             self.log.say(f"step {step.number}: {prompt}|{text}")
@@ -292,11 +269,22 @@ class _Run:
             "cursor": self.stream.state(),
             "best": self.best if self.best < float("inf") else None,
             "worse": self.worse,
+            "scaler": self.loop.scaler.state() if self.loop.scaler else None,
             "recipe": self.recipe.plain(),
         }
-        save_state(self.run, self.loop.done, self.masters, self.optimizers, state)
+        save_state(self.run, self.loop.done, self.masters, self.optimizers, state, self.objective)
         prune(self.run, self.recipe.keep)
         self.task.save(self.model, self.run / "model", self.tokenizer)
+
+
+def _require(recipe: Recipe) -> None:
+    """What a recipe asks of the machine, before anything is read."""
+    if recipe.device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError("torch finds no CUDA device", where="device", mend="take cpu")
+    if recipe.tensorboard:
+        require_tensorboard()
+    if recipe.compile:
+        require_compiler(recipe.device)
 
 
 @contextmanager

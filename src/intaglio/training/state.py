@@ -4,6 +4,7 @@ checkpoints/step-00000120/
     weights.safetensors      fp32 masters by name
     optimizer.safetensors    moments by "index.name"
     rng.safetensors          torch's generator
+    objective.safetensors    what the objective remembers, if it does
     state.json               step, tokens seen, data cursor, optimizer's scalars, best result
 """
 
@@ -19,13 +20,21 @@ from torch import Tensor
 from intaglio.errors import UserError
 from intaglio.files import read_json, whole_directory, write_json
 from intaglio.training.master import MasterWeights
+from intaglio.training.objectives.objective import Stateful
 
-__all__ = ["last_checkpoint", "load_state", "prune", "save_state"]
+__all__ = ["last_checkpoint", "load_objective", "load_state", "prune", "save_state"]
 
 Optimizers = list[torch.optim.Optimizer]
 
 
-def save_state(run: Path, step: int, masters: MasterWeights, optimizers: Optimizers, state: dict[str, Any]) -> Path:
+def save_state(
+    run: Path,
+    step: int,
+    masters: MasterWeights,
+    optimizers: Optimizers,
+    state: dict[str, Any],
+    objective: object = None,
+) -> Path:
     """Writes the checkpoint of `step` beside, then renames; a kill at any moment leaves the one before.
 
     Args:
@@ -33,6 +42,7 @@ def save_state(run: Path, step: int, masters: MasterWeights, optimizers: Optimiz
         step: steps done.
         masters, optimizers: what is saved as tensors.
         state: everything else, plain data.
+        objective: saved too, if it remembers anything.
     """
     path = run / "checkpoints" / f"step-{step:08d}"
     tensors, scalars = _optimizer_tensors(optimizers)
@@ -40,6 +50,8 @@ def save_state(run: Path, step: int, masters: MasterWeights, optimizers: Optimiz
         save_file({name: p.detach() for name, p in masters.masters.items()}, beside / "weights.safetensors")
         save_file(tensors, beside / "optimizer.safetensors")
         save_file({"torch": torch.get_rng_state()}, beside / "rng.safetensors")
+        if isinstance(objective, Stateful):
+            save_file(objective.state(), beside / "objective.safetensors")
         write_json(beside / "state.json", {"step": step, "optimizer": scalars, **state})
     return path
 
@@ -60,6 +72,12 @@ def load_state(path: Path, masters: MasterWeights, optimizers: Optimizers) -> di
             f"cannot resume: {error}", where=str(path), mend="remove it to resume the one before"
         ) from error
     return state
+
+
+def load_objective(path: Path, objective: object) -> None:
+    """Gives an objective back what it remembered."""
+    if isinstance(objective, Stateful):
+        objective.load_state(load_file(path / "objective.safetensors"))
 
 
 def last_checkpoint(run: Path) -> Path | None:

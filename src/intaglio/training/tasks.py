@@ -1,25 +1,46 @@
 """What is learned: the head, the batches and the loss that belong to an objective, and how its model is saved."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import torch
 
 from intaglio.checkpoints.classifiers import save_classifier
 from intaglio.checkpoints.save import save_model
+from intaglio.checkpoints.taggers import save_tagger
+from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
-from intaglio.models.heads import SequenceClassifier, decoder_of, init_head
+from intaglio.models.encoder_decoder import EncoderDecoder
+from intaglio.models.heads import SequenceClassifier, Tagger, init_head
+from intaglio.models.init import init_cells
+from intaglio.models.recurrent import RecurrentEncoder, RecurrentModel
+from intaglio.models.seq2seq import Seq2Seq
+from intaglio.specs import RecurrentSpec
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.batches import Batch, BatchStream, evaluation_batches
 from intaglio.training.data import Data
 from intaglio.training.labelled import LabelledStream, labelled_batches
+from intaglio.training.lanes import LaneStream, lane_batches
 from intaglio.training.objectives.classifier import Classifier
 from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.objectives.objective import Objective
-from intaglio.training.recipe import ClassifierSpec, LanguageModelSpec, Recipe
+from intaglio.training.objectives.seq2seq import Seq2SeqLoss
+from intaglio.training.objectives.specs import (
+    ClassifierSpec,
+    LanguageModelSpec,
+    Seq2SeqSpec,
+    TaggerSpec,
+    TruncatedBPTTSpec,
+)
+from intaglio.training.objectives.tagger import TagLoss
+from intaglio.training.objectives.truncated_bptt import TruncatedBPTT
+from intaglio.training.pairs import PairStream, pair_batches
+from intaglio.training.recipe import Recipe
+from intaglio.training.start import build_model, build_spec
+from intaglio.training.tagged import TaggedStream, tagged_batches
 from intaglio.training.tricks import NoisyEmbeddings
 
-__all__ = ["Model", "Task", "task_of"]
-
-Model = Decoder | SequenceClassifier
+__all__ = ["Task", "task_of"]
 
 
 class Task(Protocol):
@@ -31,8 +52,12 @@ class Task(Protocol):
     def stream(self) -> BatchStream:
         """Where batches come from."""
 
-    def model(self, decoder: Decoder) -> Model:
-        """What is trained, on a decoder that it starts from."""
+    def model(self, tokenizer: Tokenizer) -> Any:
+        """What is trained, in fp32, on the device of the recipe.
+
+        Raises:
+            UserError: the recipe's model is of a kind that the objective is not for.
+        """
 
     def objective(self) -> Objective:
         """What is minimised."""
@@ -40,15 +65,23 @@ class Task(Protocol):
     def held_out(self) -> list[Batch]:
         """What it is measured on; nothing where nothing is held out."""
 
-    def save(self, model: Model, path: Path, tokenizer: Tokenizer) -> None:
+    def save(self, model: Any, path: Path, tokenizer: Tokenizer) -> None:
         """Writes a model directory."""
 
 
 def task_of(recipe: Recipe, data: Data) -> Task:
     """The task that a recipe's objective is."""
-    if isinstance(recipe.objective, ClassifierSpec):
-        return _Classification(recipe, recipe.objective, data)
-    return _LanguageModelling(recipe, recipe.objective, data)
+    match recipe.objective:
+        case LanguageModelSpec() as spec:
+            return _LanguageModelling(recipe, spec, data)
+        case ClassifierSpec() as spec:
+            return _Classification(recipe, spec, data)
+        case TruncatedBPTTSpec() as spec:
+            return _RecurrentModelling(recipe, spec, data)
+        case Seq2SeqSpec() as spec:
+            return _Translation(recipe, spec, data)
+        case TaggerSpec():
+            return _Tagging(recipe, data)
 
 
 class _LanguageModelling:
@@ -61,8 +94,8 @@ class _LanguageModelling:
         recipe = self._recipe
         return BatchStream(self._data.train, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
 
-    def model(self, decoder: Decoder) -> Model:
-        return decoder
+    def model(self, tokenizer: Tokenizer) -> Any:
+        return _decoder(self._recipe, tokenizer)
 
     def objective(self) -> Objective:
         objective: Objective = LanguageModel(self._spec.chunk, self._spec.z_loss)
@@ -71,8 +104,8 @@ class _LanguageModelling:
     def held_out(self) -> list[Batch]:
         return _held_out(self._recipe, self._data)
 
-    def save(self, model: Model, path: Path, tokenizer: Tokenizer) -> None:
-        save_model(decoder_of(model), path, tokenizer)
+    def save(self, model: Any, path: Path, tokenizer: Tokenizer) -> None:
+        save_model(model, path, tokenizer)
 
 
 class _Classification:
@@ -86,8 +119,8 @@ class _Classification:
         recipe, train = self._recipe, self._data.train
         return LabelledStream(train, self._labels, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
 
-    def model(self, decoder: Decoder) -> Model:
-        model = SequenceClassifier(decoder, len(self._labels.names), self._labels.names)
+    def model(self, tokenizer: Tokenizer) -> Any:
+        model = SequenceClassifier(_decoder(self._recipe, tokenizer), len(self._labels.names), self._labels.names)
         init_head(model, self._recipe.seed + 1)  # the decoder's own weights may come from that seed
         if not self._spec.lm_weight:
             model.drop_outputs()
@@ -99,9 +132,107 @@ class _Classification:
     def held_out(self) -> list[Batch]:
         return [*labelled_batches(_held_out(self._recipe, self._data), self._labels)]
 
-    def save(self, model: Model, path: Path, tokenizer: Tokenizer) -> None:
-        assert isinstance(model, SequenceClassifier)
+    def save(self, model: Any, path: Path, tokenizer: Tokenizer) -> None:
         save_classifier(model, path, tokenizer)
+
+
+class _RecurrentModelling:
+    predicts_text = True
+
+    def __init__(self, recipe: Recipe, spec: TruncatedBPTTSpec, data: Data) -> None:
+        self._recipe, self._spec, self._data = recipe, spec, data
+
+    def stream(self) -> BatchStream:
+        recipe = self._recipe
+        return LaneStream(self._data.train, recipe.micro_batch, recipe.max_length, self._spec.carry, recipe.seed)
+
+    def model(self, tokenizer: Tokenizer) -> Any:
+        model = build_model(self._recipe, tokenizer)
+        if not isinstance(model, RecurrentModel):
+            raise _unfit(self._recipe, "recurrent models", "take objective language_model")
+        return model
+
+    def objective(self) -> Objective:
+        return TruncatedBPTT(self._spec.chunk)
+
+    def held_out(self) -> list[Batch]:
+        recipe = self._recipe
+        return [*lane_batches(self._data.validation, recipe.micro_batch, recipe.max_length, self._spec.carry)]
+
+    def save(self, model: Any, path: Path, tokenizer: Tokenizer) -> None:
+        save_model(model, path, tokenizer)
+
+
+class _Translation:
+    predicts_text = True
+
+    def __init__(self, recipe: Recipe, spec: Seq2SeqSpec, data: Data) -> None:
+        self._recipe, self._spec, self._data = recipe, spec, data
+
+    def stream(self) -> BatchStream:
+        recipe = self._recipe
+        return PairStream(self._data.train, recipe.micro_batch, recipe.max_length, recipe.seed)
+
+    def model(self, tokenizer: Tokenizer) -> Any:
+        model = build_model(self._recipe, tokenizer)
+        if not isinstance(model, Seq2Seq | EncoderDecoder):
+            raise _unfit(self._recipe, "encoder-decoders", "name one, or take another objective")
+        if self._spec.scheduled_sampling and isinstance(model, EncoderDecoder):
+            what = "scheduled sampling is for recurrent decoders: this one reads all tokens of a target at once"
+            raise UserError(what, where="objective: scheduled_sampling", mend="leave it out")
+        return model
+
+    def objective(self) -> Objective:
+        return Seq2SeqLoss(self._spec.label_smoothing, self._spec.scheduled_sampling)
+
+    def held_out(self) -> list[Batch]:
+        return [*pair_batches(self._data.validation, self._recipe.micro_batch)]
+
+    def save(self, model: Any, path: Path, tokenizer: Tokenizer) -> None:
+        save_model(model, path, tokenizer)
+
+
+class _Tagging:
+    predicts_text = False
+
+    def __init__(self, recipe: Recipe, data: Data) -> None:
+        assert data.tags is not None
+        self._recipe, self._data, self._tags = recipe, data, data.tags
+
+    def stream(self) -> BatchStream:
+        recipe, train = self._recipe, self._data.train
+        return TaggedStream(train, self._tags, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
+
+    def model(self, tokenizer: Tokenizer) -> Any:
+        spec = build_spec(self._recipe, tokenizer)
+        if self._recipe.model is not None or not isinstance(spec, RecurrentSpec):
+            raise _unfit(self._recipe, "recurrent encoders from random weights", "give an architecture of that kind")
+        if spec.tie_embeddings:
+            raise UserError("a tagger has no output matrix to tie", where="architecture: tie_embeddings")
+        tagger = Tagger(RecurrentEncoder(spec), len(self._tags.names))
+        init_cells(tagger, torch.Generator().manual_seed(self._recipe.seed))
+        return tagger.to(self._recipe.device)
+
+    def objective(self) -> Objective:
+        return TagLoss()
+
+    def held_out(self) -> list[Batch]:
+        return tagged_batches(_held_out(self._recipe, self._data), self._tags)
+
+    def save(self, model: Any, path: Path, tokenizer: Tokenizer) -> None:
+        save_tagger(model, self._tags.names, path, tokenizer)
+
+
+def _decoder(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
+    model = build_model(recipe, tokenizer)
+    if not isinstance(model, Decoder):
+        raise _unfit(recipe, "decoders", "name a decoder-only model, or take another objective")
+    return model
+
+
+def _unfit(recipe: Recipe, kinds: str, mend: str) -> UserError:
+    name = recipe.model or (recipe.architecture if isinstance(recipe.architecture, str) else "architecture")
+    return UserError(f"objective {recipe.objective.kind} trains {kinds}, and this is none", where=name, mend=mend)
 
 
 def _held_out(recipe: Recipe, data: Data) -> list[Batch]:

@@ -2,10 +2,12 @@
 
 import math
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch._ops import OpOverload
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from intaglio.models.decoder import Decoder
 from intaglio.training.batches import Batch
@@ -14,10 +16,33 @@ from intaglio.training.objectives.objective import Loss, Objective
 __all__ = ["NoisyEmbeddings", "recompute_activations"]
 
 
-def recompute_activations(model: Decoder, every: int) -> None:
-    """Of every `every`-th layer only the input is kept; the backward runs the layer again (Chen et al. 2016)."""
-    for layer in list(model.layers)[::every]:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+def recompute_activations(model: Decoder, which: int | Literal["selective"]) -> None:
+    """Keeps less of the forward, and computes the rest again in the backward.
+
+    A number: of every so many layers only the input is kept (Chen et al. 2016). Selective: of every layer the input and
+    what took long to make, the results of matrix products and of fused attention; the cheap rest is made again
+    (Korthikanti et al. 2022, section 5). Attention that is written out (capped scores, latent attention on a CPU) is
+    made again as a whole: its scores are what takes the room.
+    """
+    again = partial(checkpoint, use_reentrant=False)
+    if which == "selective":
+        again = partial(again, context_fn=partial(create_selective_checkpoint_contexts, _kept()))
+    for layer in list(model.layers)[:: 1 if which == "selective" else which]:
+        layer.forward = partial(again, layer.forward)
+
+
+def _kept() -> list[OpOverload]:
+    """The products and the fused kernels of each device, as autograd calls them."""
+    aten = torch.ops.aten
+    return [
+        aten.mm.default,
+        aten.addmm.default,
+        aten._grouped_mm.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+    ]
 
 
 class NoisyEmbeddings:

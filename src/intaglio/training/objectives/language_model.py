@@ -3,19 +3,17 @@
 Legend: N tokens of the batch, n of them with a target, E features.
 """
 
-from collections.abc import Iterator
-
-import torch
 from torch import Tensor, nn
 
 from intaglio.models.decoder import Decoder
+from intaglio.models.recurrent import RecurrentModel
 from intaglio.parts.context import Packed
-from intaglio.parts.moe import MixtureOfExperts, load_balancing_loss
-from intaglio.training.batches import Batch
+from intaglio.training.batches import IGNORE, Batch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
+from intaglio.training.objectives.mixtures import balance, expert_use
 from intaglio.training.objectives.objective import Loss
 
-__all__ = ["LanguageModel", "balance"]
+__all__ = ["LanguageModel", "at_targets", "count_correct"]
 
 
 class LanguageModel:
@@ -33,14 +31,14 @@ class LanguageModel:
         """See `Objective`."""
         assert isinstance(model, Decoder)
         hidden = model.hidden_states(batch.ids, batch.positions, Packed(batch.documents))[0]  # (N, E)
-        metrics = {} if model.training else {"correct": self._correct(model, hidden, batch)}
-        return Loss(self.total(model, hidden, batch), balance(model), metrics)
+        metrics = {} if model.training else {"correct": count_correct(model, *at_targets(hidden, batch), self.chunk)}
+        return Loss(self.total(model, hidden, batch), balance(model), metrics, expert_use(model))
 
     def total(self, model: Decoder, hidden: Tensor, batch: Batch) -> Tensor:
         """The sum over targets, from what came out of the last layer (N, E)."""
-        placed, labels = _targets(batch)
+        places, labels = at_targets(hidden, batch)
         return chunked_cross_entropy(
-            hidden[placed],
+            places,
             model.lm_head.weight,
             labels,
             chunk=self.chunk,
@@ -48,29 +46,15 @@ class LanguageModel:
             z_loss=self.z_loss,
         )
 
-    def _correct(self, model: Decoder, hidden: Tensor, batch: Batch) -> float:
-        """How many targets are the likeliest token; counted where a model is measured, not where it learns."""
-        placed, labels = _targets(batch)
-        pairs = zip(hidden[placed].split(self.chunk), labels.split(self.chunk), strict=True)
-        return float(sum(int((model.logits(h).argmax(dim=-1) == t).sum()) for h, t in pairs))
 
-
-def _targets(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The places that have a target, and the targets: (n,) each."""
+def at_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """What came out at the places that have a target (n, E), and the targets (n,)."""
     labels = batch.labels[0]  # (N,)
-    placed = labels.ne(-100).nonzero()[:, 0]
-    return placed, labels[placed]
+    placed = labels.ne(IGNORE).nonzero()[:, 0]
+    return hidden[placed], labels[placed]
 
 
-def balance(model: Decoder) -> Tensor | None:
-    """The weighted load-balancing losses of all mixtures (Fedus et al. 2021, equation 4, layer by layer)."""
-    losses = [
-        layer.load_balancing_coef * load_balancing_loss(layer.router)
-        for layer in _mixtures(model)
-        if layer.load_balancing_coef
-    ]
-    return torch.stack(losses).mean() if losses else None
-
-
-def _mixtures(model: Decoder) -> Iterator[MixtureOfExperts]:
-    return (module for module in model.modules() if isinstance(module, MixtureOfExperts))
+def count_correct(model: Decoder | RecurrentModel, hidden: Tensor, labels: Tensor, chunk: int) -> float:
+    """How many targets (n,) are the likeliest token of (n, E); for where a model is measured, not where it learns."""
+    pairs = zip(hidden.split(chunk), labels.split(chunk), strict=True)
+    return float(sum(int((model.logits(h).argmax(dim=-1) == t).sum()) for h, t in pairs))

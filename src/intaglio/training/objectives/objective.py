@@ -1,13 +1,15 @@
 """What the loop asks of an objective, and nothing else."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from intaglio.training.batches import Batch
+from intaglio.training.objectives.mixtures import ExpertUse
 
-__all__ = ["Loss", "Objective"]
+__all__ = ["Loss", "Objective", "Stateful"]
 
 
 @dataclass
@@ -19,11 +21,13 @@ class Loss:
             splitting a step into micro-batches changes nothing.
         extra: added to the divided loss as it is, weighted by the micro-batch's share of the step's targets (balance).
         metrics: sums over targets to be logged as means (`correct`, ...).
+        experts: how each mixture of experts was used, layer by layer.
     """
 
     total: Tensor
     extra: Tensor | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    experts: Sequence[ExpertUse] = ()
 
 
 class Objective(Protocol):
@@ -31,3 +35,14 @@ class Objective(Protocol):
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         """The loss of one micro-batch; a batch without targets gives 0 that is still part of the graph."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An objective that remembers something from step to step, which a checkpoint must hold."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What it remembers, by name."""
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Goes on as the objective that `state` came from would."""

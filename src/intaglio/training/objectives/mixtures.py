@@ -1,0 +1,67 @@
+"""What mixtures of experts add to a loss, and what is told of them: are the experts used evenly?"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from intaglio.models.decoder import Decoder
+from intaglio.parts.moe import MixtureOfExperts, expert_shares, load_balancing_loss
+
+__all__ = ["ExpertUse", "balance", "expert_use", "joined_use"]
+
+
+@dataclass(frozen=True)
+class ExpertUse:
+    """How one layer used its experts.
+
+    Attributes:
+        balance: its load-balancing loss before it is weighted: 1 where experts are used evenly.
+        shares: of the choices, for each expert; they add up to 1.
+    """
+
+    balance: float
+    shares: tuple[float, ...]
+
+
+def balance(model: Decoder) -> Tensor | None:
+    """The weighted load-balancing losses of all mixtures (Fedus et al. 2021, equation 4), their mean over layers.
+
+    None without mixtures that want it, and where no gradient is wanted: routers remember for the backward alone.
+    """
+    if not torch.is_grad_enabled():
+        return None
+    wanted = [layer for layer in _mixtures(model) if layer.load_balancing_coef]
+    losses = [layer.load_balancing_coef * load_balancing_loss(layer.router) for layer in wanted]
+    return torch.stack(losses).mean() if losses else None
+
+
+def expert_use(model: Decoder) -> list[ExpertUse]:
+    """How each mixture used its experts in the last forward with gradients, layer by layer; none without gradients."""
+    if not torch.is_grad_enabled():
+        return []
+    routers = [layer.router for layer in _mixtures(model)]
+    return [ExpertUse(load_balancing_loss(one).item(), tuple(expert_shares(one).tolist())) for one in routers]
+
+
+def joined_use(
+    parts: Sequence[Sequence[ExpertUse]], targets: Sequence[int], tokens: Sequence[int]
+) -> tuple[ExpertUse, ...]:
+    """The layers' use over several micro-batches: balance weighted by targets as the loss is, shares by tokens."""
+    layers = zip(*parts, strict=True)
+    return tuple(
+        ExpertUse(
+            _mean([part.balance for part in layer], targets),
+            tuple(_mean(shares, tokens) for shares in zip(*(part.shares for part in layer), strict=True)),
+        )
+        for layer in layers
+    )
+
+
+def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / max(sum(weights), 1)
+
+
+def _mixtures(model: Decoder) -> Iterator[MixtureOfExperts]:
+    return (module for module in model.modules() if isinstance(module, MixtureOfExperts))

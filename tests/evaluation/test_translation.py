@@ -1,0 +1,33 @@
+"""BLEU and chrF: sacrebleu's numbers, with intervals that hold them."""
+
+import pytest
+
+from intaglio.evaluation.translation import translation_scores
+
+SAID = ["the cat sat on a mat today", "hello there you", "no way out of here at all", "x"]
+MEANT = ["the cat sat on the mat today", "hello there", "there is no way out of here", "y"]
+
+
+def test_they_are_sacrebleus() -> None:
+    import sacrebleu
+
+    found = translation_scores(SAID, MEANT)
+    assert found["bleu"].mean == pytest.approx(sacrebleu.corpus_bleu(SAID, [MEANT]).score)
+    assert found["chrf"].mean == pytest.approx(sacrebleu.corpus_chrf(SAID, [MEANT]).score)
+    for mean, low, high in found.values():
+        assert low < mean < high
+
+
+def test_the_same_rows_give_the_same_interval() -> None:
+    assert translation_scores(SAID, MEANT) == translation_scores(SAID, MEANT)
+
+
+def test_right_and_wrong_are_far_apart() -> None:
+    assert translation_scores([MEANT[0], MEANT[2]], [MEANT[0], MEANT[2]])["bleu"].low == pytest.approx(100)
+    assert translation_scores(["a b c d"] * 2, ["e f g h"] * 2)["chrf"].high == 0
+
+
+def test_chinese_is_counted_by_characters() -> None:
+    said, meant = ["插入一个框架到文档"], ["插入一个框架到页面"]
+    assert translation_scores(said, meant, "zh")["bleu"].mean > 50
+    assert translation_scores(said, meant, "13a")["bleu"].mean < 10

@@ -1,0 +1,93 @@
+"""The recipes that promise figures, run as a user runs them on real data: about an hour on two cores.
+
+`INTAGLIO_RUNS=FOLDER` keeps the runs there, and those that have ended are looked at instead of being made again.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from intaglio import LLM
+from reference import Reference
+
+pytestmark = [pytest.mark.real, pytest.mark.prove]
+
+ROOT = Path(__file__).parents[2]
+INTAGLIO = (sys.executable, "-m", "intaglio.cli.main")
+KILLED_AT = 450  # between two saves
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    kept = os.environ.get("INTAGLIO_RUNS")
+    return Path(kept) if kept else tmp_path_factory.mktemp("runs")
+
+
+def start(*arguments: str | Path) -> "subprocess.Popen[bytes]":
+    """`intaglio train` on all cores, which the tests' own environment keeps from it."""
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    return subprocess.Popen([*INTAGLIO, "train", *map(str, arguments)], cwd=ROOT, env=environment)
+
+
+def trained(recipe: str, run: Path) -> dict[str, Any]:
+    """The report of a run that has ended."""
+    if not (run / "report.json").exists():
+        assert start(f"recipes/{recipe}.yaml", f"out={run}").wait() == 0
+    report: dict[str, Any] = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    return report
+
+
+def logged(run: Path, key: str) -> list[Any]:
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [line[key] for line in lines if key in line]
+
+
+class TestPretraining:
+    def test_it_beats_what_needs_no_model_and_writes_code_that_parses(self, runs: Path) -> None:
+        report = trained("pretrain-stdlib", runs / "stdlib")
+        bits = logged(runs / "stdlib", "eval_bits_per_byte")[-1]
+        assert bits < report["yardsticks"]["byte_5gram"]
+        assert bits < report["yardsticks"]["xz"]
+        code = report["code"]["min_p 0.05"]
+        assert len(code["samples"]) == 50
+        assert code["passed"] >= 25
+        assert 0 < report["code"]["longest_shared"] < 300
+
+    def test_killed_and_resumed_it_ends_bit_equal(self, runs: Path) -> None:
+        trained("pretrain-stdlib", runs / "stdlib")
+        run = runs / "stdlib-killed"
+        if not (run / "report.json").exists():
+            process = start("recipes/pretrain-stdlib.yaml", f"out={run}")
+            while not (run / "log.jsonl").exists() or logged(run, "step")[-1:] < [KILLED_AT]:
+                assert process.poll() is None
+                time.sleep(1)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            assert start("--resume", run).wait() == 0
+        ours, theirs = (path / "model" / "model.safetensors" for path in (run, runs / "stdlib"))
+        assert ours.read_bytes() == theirs.read_bytes()
+
+
+class TestFineTuning:
+    def test_it_learns_the_answers(self, runs: Path) -> None:
+        answers = trained("sft-smollm2", runs / "sft")["answers"]
+        assert answers["rows"] == 500
+        tuned, untuned, shown = (answers[name]["exact_match"] for name in ("tuned", "untuned", "untuned, 5 examples"))
+        assert tuned >= untuned + 0.30
+        assert tuned >= shown + 0.15
+
+    def test_transformers_opens_it_with_equal_logits(self, runs: Path) -> None:
+        trained("sft-smollm2", runs / "sft")
+        llm, reference = LLM(runs / "sft" / "model", dtype="float32"), Reference(runs / "sft" / "model")
+        ids = llm.tokenizer.encode("Where was the first man on the moon born?")
+        with torch.inference_mode():
+            ours = llm.model(torch.tensor([ids]))[0]
+        assert (ours - reference.logits(ids)).abs().max() <= 1e-3
