@@ -79,7 +79,7 @@ def _talk(llm: "LLM", params: "SamplingParams", questions: tuple[str, ...] | lis
 
 
 def _pretrain(threads: int | None) -> dict[str, Any]:
-    """A model of five million parameters on the standard library's source; its samples are its own."""
+    """A model of three million parameters on the standard library's source; its samples are its own."""
     from intaglio.training.run import train
 
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ def _recipe(threads: int | None) -> "Recipe":
     from intaglio.training.recipe import Recipe
 
     layer = {
-        "repeat": 6,
+        "repeat": 4,
         "norm": {"kind": "rms_norm"},
         "attention": {"num_heads": 4, "num_kv_heads": 2, "rope": {}},
         "feed_forward": {"intermediate_size": 688, "activation": "silu", "gated": True},
@@ -104,18 +104,19 @@ def _recipe(threads: int | None) -> "Recipe":
     architecture = {"hidden_size": 256, "max_position_embeddings": 512, "tie_embeddings": True, "layers": [layer]}
     data = {
         "architecture": architecture,
-        "tokenizer": {"vocab_size": 4096},
+        "tokenizer": {"vocab_size": 2048},
         "data": "stdlib",
+        "split_by": "file",
         "validation": 0.05,
         "packing": "contiguous",
         "max_length": 512,
-        "micro_batch": 8,
-        "steps": 150,
-        "optimizer": {"learning_rate": 2e-3},
-        "schedule": {"kind": "wsd", "warmup": 20, "final": 0.0, "decay": 0.4},
-        "evaluate_every": 150,
-        "sample_every": 150,
-        "prompts": ["def read_lines(path):", "class Stack:"],
+        "micro_batch": 4,
+        "steps": 280,
+        "optimizer": {"kind": "muon", "learning_rate": 3e-3},
+        "schedule": {"kind": "linear", "warmup": 20},
+        "evaluate_every": 280,
+        "sample_every": 280,
+        "prompts": ["def read_lines(path):", "class Item:\n\n    def __init__(self, name, value):"],
         "threads": threads,
     }
     recipe: Recipe = validate(Recipe, data, "demo")
