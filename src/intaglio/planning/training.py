@@ -18,7 +18,10 @@ from intaglio.planning.activations import FLOAT, INT64, activations
 from intaglio.planning.parameters import is_matrix, parameter_shapes
 from intaglio.specs import DecoderSpec, dtype_bytes
 
-__all__ = ["MemoryPlan", "OptimizerName", "plan_training"]
+__all__ = ["LOSS_BLOCK", "MemoryPlan", "OptimizerName", "plan_training"]
+
+LOSS_BLOCK = 1 << 19
+"""Logits whose softmax the chunked loss makes at a time: two megabytes of fp32, which a cache holds."""
 
 OptimizerName = Literal["adamw", "muon"]
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
@@ -130,22 +133,26 @@ def _optimizer_states(spec: DecoderSpec, optimizer: OptimizerName) -> int:
 def _loss(spec: DecoderSpec, tokens: int, itemsize: int, chunk: int) -> tuple[int, int]:
     """Chunked: the gradients of the hidden states (T, E) and of the output matrix (V, E; fp32), and where targets are.
 
-    For a moment: in the forward the hidden states twice and a chunk's logits, or their gradient and the chunk's part
-    of the matrix's; in the backward both gradients scaled, that of the output matrix in the compute dtype as well.
+    For a moment: in the forward the hidden states twice and a chunk's logits with a block of them in fp32, or their
+    gradient and the chunk's part of the matrix's; in the backward both gradients scaled, that of the output matrix in the compute dtype as well.
     """
     rows, matrix = tokens * spec.hidden_size, spec.vocab_size * spec.hidden_size
-    logits = min(chunk, tokens) * spec.vocab_size
-    forward = 2 * rows * itemsize + max(logits * _logit_bytes(spec, itemsize), (logits + matrix) * itemsize)
+    count = min(chunk, tokens)
+    logits = count * spec.vocab_size
+    block = min(max(LOSS_BLOCK // spec.vocab_size, 1), count) * spec.vocab_size
+    softmax = logits * itemsize + block * _block_bytes(spec, itemsize)
+    forward = 2 * rows * itemsize + max(softmax, (logits + matrix) * itemsize)
     rounded = 0 if itemsize == FLOAT else matrix * itemsize
     backward = rows * itemsize + matrix * FLOAT + rounded
     return rows * itemsize + matrix * FLOAT + tokens * INT64, max(forward, backward)
 
 
-def _logit_bytes(spec: DecoderSpec, itemsize: int) -> int:
-    """Of one logit at the worst moment: fp32 beside what the product gave; with a cap, its slope and their product."""
+def _block_bytes(spec: DecoderSpec, itemsize: int) -> int:
+    """Of one logit of a block at the worst moment, beside what the product gave: fp32; with a cap, its slope and their
+    product too."""
     if spec.logit_softcap:
         return 3 * FLOAT
-    return FLOAT if itemsize == FLOAT else itemsize + FLOAT
+    return 0 if itemsize == FLOAT else FLOAT
 
 
 def _plain_loss(spec: DecoderSpec, tokens: int, itemsize: int) -> tuple[int, int]:
