@@ -23,6 +23,7 @@ from intaglio.training.tricks import recompute_activations
 from tiny_specs import GATED, LAYER, ZOO, block, decoder
 
 TOKENS, CHUNK = 256, 64
+DOCUMENTS = (32,) * 8
 
 SPECS = {
     "LLaMA-like": decoder(block(repeat=3), vocab_size=2048),
@@ -51,7 +52,8 @@ class Run:
 
     def loss(self) -> Tensor:
         """The chunked loss; nothing of the forward outlives it but what autograd keeps."""
-        hidden = self.model.hidden_states(self.ids, torch.arange(TOKENS)[None], Packed([TOKENS]))[0]
+        positions = torch.cat([torch.arange(length) for length in DOCUMENTS])[None]
+        hidden = self.model.hidden_states(self.ids, positions, Packed(DOCUMENTS))[0]
         every = torch.arange(TOKENS)
         cap, weight = self.model.spec.logit_softcap, self.model.lm_head.weight
         return chunked_cross_entropy(hidden[every], weight, self.ids[0], chunk=CHUNK, softcap=cap)
@@ -91,7 +93,7 @@ def allocated(work: Callable[[], None]) -> int:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SPECS)
 def test_the_plan_is_what_a_step_takes(name: str, dtype: str, optimizer: Literal["adamw", "muon"]) -> None:
-    plan = plan_training(SPECS[name], TOKENS, dtype=dtype, optimizer=optimizer, chunk=CHUNK)
+    plan = plan_training(SPECS[name], TOKENS, dtype=dtype, optimizer=optimizer, chunk=CHUNK, documents=DOCUMENTS)
     run = Run(SPECS[name], getattr(torch, dtype), optimizer, every=0)
     assert plan.resident == run.resident()
     assert plan.peak - plan.resident == pytest.approx(allocated(run.step), rel=0.02)
@@ -102,7 +104,7 @@ def test_the_plan_is_what_a_step_takes(name: str, dtype: str, optimizer: Literal
 def test_a_checkpointed_step_takes_what_is_planned(dtype: str, every: Every) -> None:
     spec = SPECS["LLaMA-like"]
     run = Run(spec, getattr(torch, dtype), "adamw", every)
-    plan = plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK, checkpoint_every=every)
+    plan = plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK, checkpoint_every=every, documents=DOCUMENTS)
     assert plan.peak - plan.resident == pytest.approx(allocated(run.step), rel=0.1)
     assert plan.peak < plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK).peak
 

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intaglio.parts.short_attention import short_causal_attention, suits
+
 __all__ = [
     "PAD",
     "AttentionContext",
@@ -140,6 +142,8 @@ class Packed(Causal):
         length = query.shape[2]
         bounded = scores.window is not None and scores.window < length
         mask = self._window_mask(length, scores.window) if bounded else None
+        if mask is None and scores.softcap is None and suits(query, key, value):
+            return short_causal_attention(query, key, value, scores.scale)
         return attend(query, key, value, scores, mask, causal=mask is None)
 
     def _window_mask(self, length: int, window: int | None) -> Tensor:

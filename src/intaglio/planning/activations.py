@@ -30,6 +30,9 @@ __all__ = ["Activations", "activations"]
 
 INT64, FLOAT = 8, 4
 
+SHORT_DOCUMENT = 384
+"""Tokens up to which a packed document's attention in bf16 is differentiated by plain products on a CPU."""
+
 Product = Callable[[str, int], Stored]
 Rotaries = dict[tuple[RotarySpec, int], tuple[Stored, Stored]]
 
@@ -179,13 +182,25 @@ def _qk_norm(tape: Tape, spec: AttentionSpec, x: Stored, heads: int) -> Stored:
 
 
 def _fused(tape: Tape, query: Stored, key: Stored, value: Stored, heads: int, width: int, window: int | None) -> Stored:
-    """The fused kernel: queries, keys, values, the result, one log-sum per row, and a mask where a window binds."""
-    out = tape.product("attention", heads * width)
-    tape.keep(query, key, value, out, tape.product("attention", heads, FLOAT))
+    """The fused kernel: queries, keys, values, the result, one log-sum per row, and a mask where a window binds.
+
+    Of short documents (see `parts.short_attention`) neither result nor log-sums.
+    """
+    out, sums = tape.product("attention", heads * width), tape.product("attention", heads, FLOAT)
+    tape.keep(query, key, value)
+    if tape.documents is None:
+        tape.keep(out, sums)
     for length in tape.lengths:
-        if window is not None and window < length:
+        bounded = window is not None and window < length
+        if tape.documents is not None and (bounded or not _short(tape, length)):
+            tape.keep(Stored("attention", length * heads * (width * tape.itemsize + FLOAT)))
+        if bounded:
             tape.keep(Stored("attention", length * length * tape.itemsize))
     return out
+
+
+def _short(tape: Tape, length: int) -> bool:
+    return tape.itemsize < FLOAT and 1 < length <= SHORT_DOCUMENT
 
 
 def _squares(tape: Tape) -> int:

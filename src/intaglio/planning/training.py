@@ -96,8 +96,9 @@ def plan_training(
         chunk: tokens whose logits exist at once; None makes them all (the plain loss).
         checkpoint_every: of each that many layers the first is computed again in the backward; 0 for none; selective
             computes all but products and fused attention again.
-        documents: lengths of the documents in the row; None is one as long as it. Only windows, soft-capped scores
-            and latent attention cost less in short ones.
+        documents: lengths of the documents in the row; None is one as long as it. Windows, soft-capped scores and
+            latent attention cost less in short ones, and so does attention in bf16 (`parts.short_attention`), whose
+            scores of one document stand for a moment in the backward and are not counted.
 
     Raises:
         UserError: a dtype that nothing is trained in; documents that are not as long as the row together.
@@ -134,7 +135,8 @@ def _loss(spec: DecoderSpec, tokens: int, itemsize: int, chunk: int) -> tuple[in
     """Chunked: the gradients of the hidden states (T, E) and of the output matrix (V, E; fp32), and where targets are.
 
     For a moment: in the forward the hidden states twice and a chunk's logits with a block of them in fp32, or their
-    gradient and the chunk's part of the matrix's; in the backward both gradients scaled, that of the output matrix in the compute dtype as well.
+    gradient and the chunk's part of the matrix's; in the backward both gradients scaled, that of the output matrix in
+    the compute dtype as well.
     """
     rows, matrix = tokens * spec.hidden_size, spec.vocab_size * spec.hidden_size
     count = min(chunk, tokens)
