@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intaglio.cli import chat, convert, data, demo, diff, generate, lineage, pull, show, tokenizer, train
+from intaglio.cli import chat, convert, data, demo, diff, generate, ladder, lineage, pull, show, tokenizer, train
 from intaglio.errors import UserError
 
 __all__ = ["app", "main"]
@@ -27,6 +27,7 @@ app.command()(convert.convert)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(data.app, name="data")
 app.command()(train.train)
+app.add_typer(ladder.app, name="ladder")
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(demo.demo)

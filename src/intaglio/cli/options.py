@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from intaglio.engine.llm import LLM, Timing
 
 __all__ = [
+    "MIN_P",
+    "REPETITION_PENALTY",
+    "TOP_K",
+    "TOP_P",
     "Device",
     "Dtype",
     "Json",
@@ -28,6 +32,11 @@ __all__ = [
     "speed_of",
 ]
 
+TOP_K = "Sample among so many likeliest tokens; 0: all."
+TOP_P = "Sample among the likeliest tokens with this probability together."
+MIN_P = "Sample among tokens with this share of the likeliest one's probability."
+REPETITION_PENALTY = "Above 1: tokens that occurred become less likely."
+
 Model = Annotated[str, typer.Argument(help="A pulled name, a model directory or a GGUF file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; default: as stored.")]
@@ -35,10 +44,10 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: as many as cores.")]
 System = Annotated[str | None, typer.Option(help="A system message before the conversation.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="New tokens at most.")]
-TopK = Annotated[int, typer.Option(help="Sample among so many likeliest tokens; 0: all.")]
-TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens with this probability together.")]
-MinP = Annotated[float, typer.Option(help="Sample among tokens with this share of the likeliest one's probability.")]
-RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: tokens that occurred become less likely.")]
+TopK = Annotated[int, typer.Option(help=TOP_K)]
+TopP = Annotated[float, typer.Option(help=TOP_P)]
+MinP = Annotated[float, typer.Option(help=MIN_P)]
+RepetitionPenalty = Annotated[float, typer.Option(help=REPETITION_PENALTY)]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
 Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the answer; may be given several times.")]
 

@@ -30,7 +30,7 @@ def recommended_params(folder: Path, **changes: Any) -> SamplingParams:
     config = read_json(file) if file.is_file() else {}
     if not isinstance(config, dict):
         raise UserError("not a JSON object", where=str(file))
-    beams = config.get("num_beams") or 1
+    beams = changes.get("num_beams") or config.get("num_beams") or 1
     names = _SEARCH if beams > 1 else _SAMPLING if config.get("do_sample") else ("repetition_penalty",)
     fields = {name: config[name] for name in names if config.get(name) is not None}
     if beams > 1 or not config.get("do_sample"):

@@ -1,0 +1,1 @@
+"""The history climbed: what each rung claims over the one before, measured in small runs and judged by intervals."""

@@ -1,0 +1,79 @@
+"""Small runs of recipes: begun, or gone on with, to their end; and the learning rate that suits each model best."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from intaglio.atlas.parts import Results
+from intaglio.files import whole_file
+from intaglio.specs import validate
+from intaglio.training.log import read_log
+from intaglio.training.recipe import Recipe
+from intaglio.training.run import resume, train
+
+__all__ = ["best_rate", "run_recipe", "write_rows"]
+
+_POINTS = 12
+
+
+def run_recipe(fields: dict[str, Any], rate: float, seed: int, run: Path) -> dict[str, Any]:
+    """Trains by a recipe (its fields, and what is the same in all of ours) into the folder `run`.
+
+    Returns:
+        `loss`: held out, nats a target; `tokens_per_second`: of the middle step; `curve`: (tokens seen, training loss),
+        each over a stretch of steps.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it; what it did is saved.
+    """
+    beside = {
+        "precision": "float32",
+        "optimizer": {"learning_rate": rate, "betas": [0.9, 0.98], "weight_decay": 0.01},
+        "schedule": {"kind": "cosine", "warmup": 0.1, "final": 0.05},
+        "evaluate_every": fields["steps"],
+        "save_every": 0,
+        "keep": 1,
+        "seed": seed,
+    }
+    if (run / "recipe.yaml").exists():
+        outcome = resume(run, say=_silent, quiet=True)
+    else:
+        recipe: Recipe = validate(Recipe, {**beside, **fields}, "ladder")
+        outcome = train(recipe, run, say=_silent, quiet=True)
+    if outcome.stopped is not None:
+        raise KeyboardInterrupt
+    return _told(read_log(run / "log.jsonl"))
+
+
+def best_rate(results: Results, model: str, rates: Sequence[float]) -> float:
+    """Of the rates tried with the part `MODEL, rate RATE`, the one of the lowest loss; of one rate, that."""
+    return rates[0] if len(rates) == 1 else min(rates, key=lambda rate: results[f"{model}, rate {rate:g}"]["loss"])
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """Rows as JSON lines, unless they are there; returns the path."""
+    if not path.exists():
+        with whole_file(path) as beside:
+            beside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def _told(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    steps = [line for line in lines if "loss" in line]
+    stretch = max(1, len(steps) // _POINTS)
+    curve, seen = [], 0
+    for start in range(0, len(steps) - stretch + 1, stretch):
+        some = steps[start : start + stretch]
+        seen += sum(line["tokens"] for line in some)
+        curve.append([seen, sum(line["loss"] for line in some) / stretch])
+    return {
+        "loss": next(line["eval_loss"] for line in reversed(lines) if "eval_loss" in line),
+        "tokens_per_second": median(line["tokens_per_second"] for line in steps),
+        "curve": curve,
+    }
+
+
+def _silent(line: str) -> None:
+    pass
