@@ -70,7 +70,7 @@ def test_it_trains_a_model_from_nothing(
     whole = demo._recipe(1)
     small = whole.updated(
         data=str(tmp_path / "rows.jsonl"), tokenizer={"vocab_size": 300}, steps=2, evaluate_every=2, sample_every=2,
-        max_length=64, sample_tokens=4, validation=0.2,
+        max_length=64, sample_tokens=4, validation=0.2, split_by="content",
     )  # fmt: skip
     monkeypatch.setattr(demo, "_recipe", lambda threads: small)
     report = json.loads(run("demo", "--json").out)["pretraining"]
