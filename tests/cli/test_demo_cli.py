@@ -76,4 +76,4 @@ def test_it_trains_a_model_from_nothing(
     report = json.loads(run("demo", "--json").out)["pretraining"]
     assert report["steps"] == 2
     assert report["bits_per_byte"] > 0
-    assert [sample.split("(")[0].split(":")[0] for sample in report["samples"]] == ["def read_lines", "class Stack"]
+    assert [sample.split("(")[0].split(":")[0] for sample in report["samples"]] == ["def read_lines", "class Item"]
