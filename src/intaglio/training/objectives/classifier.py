@@ -19,7 +19,7 @@ from intaglio.parts.context import Packed
 from intaglio.training.batches import Batch
 from intaglio.training.labelled import LabelledBatch
 from intaglio.training.objectives.language_model import LanguageModel
-from intaglio.training.objectives.mixtures import balance, expert_use
+from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
 
 __all__ = ["Classifier"]
@@ -49,4 +49,5 @@ class Classifier:
         if self.lm_weight:
             total = total + self.lm_weight * batch.lm_share * self._language_model.total(decoder, hidden, batch)
         correct = float((scores.argmax(dim=-1) == classes).sum())
-        return Loss(total, balance(decoder), {"correct": correct}, expert_use(decoder))
+        extra, experts = balance(decoder)
+        return Loss(total, extra, {"correct": correct}, experts)

@@ -10,7 +10,7 @@ from intaglio.models.recurrent import RecurrentModel
 from intaglio.parts.context import Packed
 from intaglio.training.batches import IGNORE, Batch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
-from intaglio.training.objectives.mixtures import balance, expert_use
+from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
 
 __all__ = ["LanguageModel", "at_targets", "count_correct"]
@@ -32,7 +32,8 @@ class LanguageModel:
         assert isinstance(model, Decoder)
         hidden = model.hidden_states(batch.ids, batch.positions, Packed(batch.documents))[0]  # (N, E)
         metrics = {} if model.training else {"correct": count_correct(model, *at_targets(hidden, batch), self.chunk)}
-        return Loss(self.total(model, hidden, batch), balance(model), metrics, expert_use(model))
+        extra, experts = balance(model)
+        return Loss(self.total(model, hidden, batch), extra, metrics, experts)
 
     def total(self, model: Decoder, hidden: Tensor, batch: Batch) -> Tensor:
         """The sum over targets, from what came out of the last layer (N, E)."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from intaglio.models.decoder import Decoder
 from intaglio.parts.moe import MixtureOfExperts, expert_shares, load_balancing_loss
 
-__all__ = ["ExpertUse", "balance", "expert_use", "joined_use"]
+__all__ = ["ExpertUse", "balance", "joined_use"]
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,20 @@ class ExpertUse:
     shares: tuple[float, ...]
 
 
-def balance(model: Decoder) -> Tensor | None:
-    """The weighted load-balancing losses of all mixtures (Fedus et al. 2021, equation 4), their mean over layers.
+def balance(model: Decoder) -> tuple[Tensor | None, list[ExpertUse]]:
+    """The weighted load-balancing losses of all mixtures (Fedus et al. 2021, equation 4), their mean over layers, and
+    how each mixture used its experts in the last forward, layer by layer.
 
-    None without mixtures that want it, and where no gradient is wanted: routers remember for the backward alone.
+    No loss without mixtures that want it; neither where no gradient is wanted: routers remember for the backward alone.
     """
     if not torch.is_grad_enabled():
-        return None
-    wanted = [layer for layer in _mixtures(model) if layer.load_balancing_coef]
-    losses = [layer.load_balancing_coef * load_balancing_loss(layer.router) for layer in wanted]
-    return torch.stack(losses).mean() if losses else None
-
-
-def expert_use(model: Decoder) -> list[ExpertUse]:
-    """How each mixture used its experts in the last forward with gradients, layer by layer; none without gradients."""
-    if not torch.is_grad_enabled():
-        return []
-    routers = [layer.router for layer in _mixtures(model)]
-    return [ExpertUse(load_balancing_loss(one).item(), tuple(expert_shares(one).tolist())) for one in routers]
+        return None, []
+    layers = list(_mixtures(model))
+    losses = [load_balancing_loss(layer.router) for layer in layers]
+    pairs = list(zip(layers, losses, strict=True))
+    wanted = [layer.load_balancing_coef * loss for layer, loss in pairs if layer.load_balancing_coef]
+    use = [ExpertUse(loss.item(), tuple(expert_shares(layer.router).tolist())) for layer, loss in pairs]
+    return torch.stack(wanted).mean() if wanted else None, use
 
 
 def joined_use(
