@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from intaglio.atlas import history
+from intaglio.atlas import history, rivals
+from intaglio.atlas.findings import Finding
 from intaglio.atlas.gradients import Gradients
 from running import Run
 
@@ -39,3 +40,24 @@ def test_a_folder_of_another_size_is_refused(run: Run, tmp_path: Path) -> None:
     run("ladder", "history", "--quick", "--out", tmp_path)
     ran = run("ladder", "history", "--out", tmp_path)
     assert ran.refusal.startswith(f"intaglio: {tmp_path / 'gradients.json'}: holds measurements of another size")
+
+
+def test_recipes_are_compared_by_what_the_command_line_says(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[rivals.Rivals] = []
+
+    def climb(size: list[rivals.Rivals], folder: Path, say: object) -> dict[str, Finding]:
+        asked.extend(size)
+        return {"compare": Finding("a title", ("recipe",), [("attention-dates",)], [], {}, "tokens")}
+
+    monkeypatch.setattr(history, "climb", climb)
+    recipes = ("recipes/seq2seq-dates.yaml", "recipes/attention-dates.yaml")
+    ran = run("ladder", "compare", *recipes, "steps=10", "--rate", "1e-3", "--rate", "3e-3", "--seeds", 2)
+    assert "a title\n\nrecipe\nattention-dates\n" in ran.out
+    assert asked == [rivals.Rivals(recipes, rates=(1e-3, 3e-3), changes=("steps=10",), seeds=2)]
+
+
+def test_a_recipe_that_answers_nothing_is_refused(run: Run, tmp_path: Path) -> None:
+    ran = run("ladder", "compare", "recipes/rnn-lm.yaml", "recipes/gru-lm.yaml", "--out", tmp_path)
+    assert ran.refusal.startswith("intaglio: recipes/rnn-lm.yaml: a recipe to be compared has `steps` and takes")

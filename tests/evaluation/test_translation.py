@@ -2,7 +2,7 @@
 
 import pytest
 
-from intaglio.evaluation.translation import translation_scores
+from intaglio.evaluation.translation import translation_gain, translation_scores
 
 SAID = ["the cat sat on a mat today", "hello there you", "no way out of here at all", "x"]
 MEANT = ["the cat sat on the mat today", "hello there", "there is no way out of here", "y"]
@@ -31,3 +31,12 @@ def test_chinese_is_counted_by_characters() -> None:
     said, meant = ["插入一个框架到文档"], ["插入一个框架到页面"]
     assert translation_scores(said, meant, "zh")["bleu"].mean > 50
     assert translation_scores(said, meant, "13a")["bleu"].mean < 10
+
+
+def test_a_gain_is_the_difference_of_the_scores_and_paired() -> None:
+    worse = ["a b c d", *SAID[1:]]
+    scores, before = translation_scores(SAID, MEANT), translation_scores(worse, MEANT)
+    gain = translation_gain([SAID], [worse], MEANT)
+    for name in ("bleu", "chrf"):
+        assert gain[name].mean == pytest.approx(scores[name].mean - before[name].mean)
+    assert translation_gain([SAID, SAID], [SAID, SAID], MEANT)["chrf"] == (0, 0, 0)

@@ -15,8 +15,8 @@ from intaglio.evaluation.intervals import Interval
 
 __all__ = ["Finding", "Verdict", "claim", "crossed_mean", "shown_interval"]
 
-_STUDENT = (12.706, 4.303, 3.182, 2.776)
-"""The 97.5 % quantile of Student's t with 1, 2, 3 and 4 degrees of freedom."""
+_STUDENT = (1.960, 12.706, 4.303, 3.182, 2.776)
+"""The 97.5 % quantile of the normal distribution, and of Student's t with 1, 2, 3 and 4 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,17 @@ def crossed_mean(values: ArrayLike) -> Interval:
 
     The variance of the seeds' means over S, and that of the items' means over N, are added (each holds a part of what
     seeds and items do together, which is thus counted twice: the interval is rather too wide), and the root is
-    multiplied by Student's t for S - 1 degrees of freedom.
+    multiplied by Student's t for S - 1 degrees of freedom. Of one seed it is the interval over other items alone.
     """
     table = np.asarray(values, dtype=np.float64)
     table = table[:, None] if table.ndim == 1 else table
     seeds, items = table.shape
-    assert 2 <= seeds <= len(_STUDENT) + 1, f"{seeds} seeds"
-    variance = table.mean(axis=1).var(ddof=1) / seeds
+    assert seeds <= len(_STUDENT), f"{seeds} seeds"
+    assert table.size > 1, "a single measurement has no interval"
+    variance = table.mean(axis=1).var(ddof=1) / seeds if seeds > 1 else 0.0
     if items > 1:
         variance += table.mean(axis=0).var(ddof=1) / items
-    mean, reach = float(table.mean()), _STUDENT[seeds - 2] * math.sqrt(variance)
+    mean, reach = float(table.mean()), _STUDENT[seeds - 1] * math.sqrt(variance)
     return Interval(mean, mean - reach, mean + reach)
 
 

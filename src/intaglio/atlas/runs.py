@@ -13,7 +13,7 @@ from intaglio.training.log import read_log
 from intaglio.training.recipe import Recipe
 from intaglio.training.run import resume, train
 
-__all__ = ["best_rate", "run_recipe", "write_rows"]
+__all__ = ["best_rate", "run_recipe", "run_to_end", "write_rows"]
 
 _POINTS = 12
 
@@ -21,12 +21,8 @@ _POINTS = 12
 def run_recipe(fields: dict[str, Any], rate: float, seed: int, run: Path) -> dict[str, Any]:
     """Trains by a recipe (its fields, and what is the same in all of ours) into the folder `run`.
 
-    Returns:
-        `loss`: held out, nats a target; `tokens_per_second`: of the middle step; `curve`: (tokens seen, training loss),
-        each over a stretch of steps.
-
-    Raises:
-        KeyboardInterrupt: a signal ended it; what it did is saved.
+    Returns, raises:
+        See `run_to_end`.
     """
     beside = {
         "precision": "float32",
@@ -37,11 +33,21 @@ def run_recipe(fields: dict[str, Any], rate: float, seed: int, run: Path) -> dic
         "keep": 1,
         "seed": seed,
     }
-    if (run / "recipe.yaml").exists():
-        outcome = resume(run, say=_silent, quiet=True)
-    else:
-        recipe: Recipe = validate(Recipe, {**beside, **fields}, "ladder")
-        outcome = train(recipe, run, say=_silent, quiet=True)
+    return run_to_end(validate(Recipe, {**beside, **fields}, "ladder"), run)
+
+
+def run_to_end(recipe: Recipe, run: Path) -> dict[str, Any]:
+    """Trains by `recipe` into the folder `run`, or goes on there.
+
+    Returns:
+        `loss`: held out, nats a target; `tokens_per_second` and `seconds_per_step`: of the middle step; `seconds`: of
+        all steps; `curve`: (tokens seen, training loss), each over a stretch of steps.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it; what it did is saved.
+    """
+    begun = (run / "recipe.yaml").exists()
+    outcome = resume(run, say=_silent, quiet=True) if begun else train(recipe, run, say=_silent, quiet=True)
     if outcome.stopped is not None:
         raise KeyboardInterrupt
     return _told(read_log(run / "log.jsonl"))
@@ -62,6 +68,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
 
 def _told(lines: list[dict[str, Any]]) -> dict[str, Any]:
     steps = [line for line in lines if "loss" in line]
+    seconds = [line["tokens"] / line["tokens_per_second"] for line in steps]
     stretch = max(1, len(steps) // _POINTS)
     curve, seen = [], 0
     for start in range(0, len(steps) - stretch + 1, stretch):
@@ -71,6 +78,8 @@ def _told(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "loss": next(line["eval_loss"] for line in reversed(lines) if "eval_loss" in line),
         "tokens_per_second": median(line["tokens_per_second"] for line in steps),
+        "seconds_per_step": median(seconds),
+        "seconds": sum(seconds),
         "curve": curve,
     }
 

@@ -37,7 +37,36 @@ def history(
     if threads:
         torch.set_num_threads(threads)
     folder = out or Path("ladder-history-quick" if quick else "ladder-history")
-    findings = climb(QUICK if quick else FULL, folder, _say)
+    _report(climb(QUICK if quick else FULL, folder, _say), folder, json)
+
+
+@app.command()
+def compare(
+    recipes: Annotated[list[str], typer.Argument(help="Two recipe files or more, and key=value changes to all.")],
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(help="A learning rate to choose from; several may be given. Default: the recipes'."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=5, help="How many are measured.")] = 3,
+    minutes: Annotated[float | None, typer.Option(help="Of computing a run; default: the recipes' own steps.")] = None,
+    out: Annotated[Path, typer.Option(help="Where parts and pictures are kept.")] = Path("ladder-compare"),
+    threads: options.Threads = None,
+    json: options.Json = False,
+) -> None:
+    """Recipes against each other, with equal budget and tuning: held-out answers, with intervals."""
+    import torch
+
+    from intaglio.atlas.history import climb
+    from intaglio.atlas.rivals import Rivals
+
+    if threads:
+        torch.set_num_threads(threads)
+    files, changes = (tuple(r for r in recipes if ("=" in r) is change) for change in (False, True))
+    rivals = Rivals(files, tuple(rate or ()), minutes=minutes, changes=changes, seeds=seeds)
+    _report(climb([rivals], out, _say), out, json)
+
+
+def _report(findings: "dict[str, Finding]", folder: Path, json: bool) -> None:
     if json:
         print(json_module.dumps({name: found.plain() for name, found in findings.items()}, ensure_ascii=False))
         return

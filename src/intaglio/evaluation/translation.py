@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from intaglio.errors import UserError
 from intaglio.evaluation.intervals import Interval
 
-__all__ = ["Tokenize", "translation_scores"]
+__all__ = ["Tokenize", "translation_gain", "translation_scores"]
 
 Tokenize = Literal["13a", "zh", "char", "intl"]
 RESAMPLES = 1000
@@ -30,18 +30,50 @@ def translation_scores(
     """
     assert len(translations) == len(references), "a translation each, a reference each"
     assert translations, "no rows, no score"
-    library = _sacrebleu()
-    metrics = {"bleu": library.BLEU(tokenize=tokenize), "chrf": library.CHRF()}
-    return {name: _scored(metric, list(translations), list(references)) for name, metric in metrics.items()}
+    return {name: _scored(metric, translations, references) for name, metric in _metrics(tokenize).items()}
 
 
-def _scored(metric: Any, translations: list[str], references: list[str]) -> Interval:
+def translation_gain(
+    ours: Sequence[Sequence[str]],
+    theirs: Sequence[Sequence[str]],
+    references: Sequence[str],
+    tokenize: Tokenize = "13a",
+) -> dict[str, Interval]:
+    """How far our scores are above theirs, in points, by paired bootstrap (Koehn 2004): both have the same draws.
+
+    Args:
+        ours, theirs: the translations (n,) of each of some runs; the counts of all runs are added.
+        references, tokenize: as above.
+    """
+    found = {}
+    for name, metric in _metrics(tokenize).items():
+        mine, others = (np.sum([_counts(metric, run, references) for run in runs], axis=0) for runs in (ours, theirs))
+        gains = [_score(metric, mine[draw]) - _score(metric, others[draw]) for draw in _draws(len(references))]
+        low, high = np.quantile(gains, (0.025, 0.975))
+        found[name] = Interval(_score(metric, mine) - _score(metric, others), float(low), float(high))
+    return found
+
+
+def _scored(metric: Any, translations: Sequence[str], references: Sequence[str]) -> Interval:
     """Counts of each row, summed over draws of rows: sacrebleu's own bootstrap fails where a draw's score is 0."""
-    counts = np.array(metric._extract_corpus_statistics(translations, [references]))  # (n, numbers that add up)
-    draws = np.random.default_rng(0).integers(len(counts), size=(RESAMPLES, len(counts)))
-    scores = [_score(metric, counts[draw]) for draw in draws]
-    low, high = np.quantile(scores, (0.025, 0.975))
+    counts = _counts(metric, translations, references)
+    low, high = np.quantile([_score(metric, counts[draw]) for draw in _draws(len(counts))], (0.025, 0.975))
     return Interval(_score(metric, counts), float(low), float(high))
+
+
+def _metrics(tokenize: Tokenize) -> dict[str, Any]:
+    library = _sacrebleu()
+    return {"bleu": library.BLEU(tokenize=tokenize), "chrf": library.CHRF()}
+
+
+def _counts(metric: Any, translations: Sequence[str], references: Sequence[str]) -> NDArray[Any]:
+    """(n, numbers that add up)"""
+    return np.array(metric._extract_corpus_statistics(list(translations), [list(references)]))
+
+
+def _draws(rows: int) -> NDArray[Any]:
+    """(RESAMPLES, rows): the same ones each time."""
+    return np.random.default_rng(0).integers(rows, size=(RESAMPLES, rows))
 
 
 def _score(metric: Any, counts: NDArray[Any]) -> float:

@@ -63,7 +63,8 @@ class Measures:
         if self.exam is not None:
             tuned = self.exam.take(model, self.tokenizer)
             taken = {name: Answers(**found) for name, found in self.report.items() if name.startswith("untuned")}
-            self._keep({"tuned": vars(tuned), "answers": compare(self.exam, {**taken, "tuned": tuned}, self.say)})
+            compared = compare(self.exam, {**taken, "tuned": tuned}, self.say)
+            self._keep({"tuned": vars(tuned), "wanted": self.exam.wanted, "answers": compared})
         if self.texts is not None and self.recipe.yardsticks:
             self._keep({"yardsticks": yardsticks(self.texts, self.say)})
         if self.texts is not None and self.recipe.code:
