@@ -1,7 +1,8 @@
 """Recurrent layers, forward and backward: our fast path beside torch.nn's kernel, and beside our readable loop.
 
 `ratio` is torch.nn's time over ours, `readable_ratio` the readable loop's over ours, both of the fastest of several
-rounds in turn: on a busy machine the fastest round is the one that was left alone. torch.nn has no GRU with the reset
+rounds in turn: on a busy machine the fastest round is the one that was left alone. `limit` is the readable loop's time
+over that of the matrix products alone, which no path can do without: what `readable_ratio` could be at most. torch.nn has no GRU with the reset
 gate before the product; that one stands beside its other. `ragged` rows are of 1 to T tokens, for torch.nn packed.
 """
 
@@ -54,16 +55,35 @@ def one(name: str, batch: int, steps: int, width: int, *, ragged: bool, rounds: 
         lambda: backward(ours(x, lengths=lengths)[0]),
         theirs,
         lambda: backward(ours.unrolled(x, lengths=lengths)[0]),
+        lambda: products(batch, steps, width, cell.sets),
     ]
     times = [[seconds(run) for run in runs] for _ in range(rounds + 1)][1:]
-    mine, peers, readable = (min(of_one) for of_one in zip(*times, strict=True))
+    mine, peers, readable, least = (min(of_one) for of_one in zip(*times, strict=True))
     size = f"{batch}x{steps}x{width}{'_ragged' if ragged else ''}"
     report(
         f"{name}_{size}",
         ms=round(mine * 1e3, 2),
         ratio=round(peers / mine, 2),
         readable_ratio=round(readable / mine, 2),
+        **({} if ragged else {"limit": round(readable / least, 2)}),
     )
+
+
+def products(batch: int, steps: int, width: int, sets: int) -> None:
+    """The matrix products of a forward and a backward: those of all steps as one, and two that no step can leave out."""
+    inputs, gradient = torch.zeros(batch * steps, width), torch.zeros(batch * steps, sets * width)
+    weight, state, change = (
+        torch.zeros(sets * width, width),
+        torch.zeros(batch, width),
+        torch.zeros(batch, sets * width),
+    )
+    torch.mm(inputs, weight.t())
+    torch.mm(gradient, weight)
+    for _ in ("W", "U"):
+        torch.mm(gradient.t(), inputs)
+    for _ in range(steps):
+        torch.mm(state, weight.t())
+        torch.mm(change, weight)
 
 
 def backward(outputs: Tensor) -> None:
