@@ -2,8 +2,9 @@
 
 `ratio` is torch.nn's time over ours, `readable_ratio` the readable loop's over ours, both of the fastest of several
 rounds in turn: on a busy machine the fastest round is the one that was left alone. `limit` is the readable loop's time
-over that of the matrix products alone, which no path can do without: what `readable_ratio` could be at most. torch.nn has no GRU with the reset
-gate before the product; that one stands beside its other. `ragged` rows are of 1 to T tokens, for torch.nn packed.
+over that of the matrix products alone, which no path can do without: what `readable_ratio` could be at most. torch.nn
+has no GRU with the reset gate before the product; that one stands beside its other. `ragged` rows are of 1 to T tokens,
+for torch.nn packed.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def one(name: str, batch: int, steps: int, width: int, *, ragged: bool, rounds: 
 
 
 def products(batch: int, steps: int, width: int, sets: int) -> None:
-    """The matrix products of a forward and a backward: those of all steps as one, and two that no step can leave out."""
+    """The matrix products of a forward and a backward: those of all steps as one, and two of each step."""
     inputs, gradient = torch.zeros(batch * steps, width), torch.zeros(batch * steps, sets * width)
     weight, state, change = (
         torch.zeros(sets * width, width),
