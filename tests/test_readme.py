@@ -11,7 +11,7 @@ import pytest
 
 from intaglio.cli.main import main
 from intaglio.lineage.presets import generations, presets
-from intaglio.specs.families import FAMILIES
+from intaglio.specs.families import ENCODER_DECODERS, FAMILIES
 
 ROOT = Path(__file__).parents[1]
 ENGLISH = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,10 +48,11 @@ def test_both_languages_show_the_same_figures() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     assert f"{len(presets())} presets of {len(generations())} generations" in ENGLISH
     assert f"{len(generations())} 代共 {len(presets())} 个预设" in CHINESE
-    assert f"Hugging Face directories of {len(FAMILIES)} architectures" in ENGLISH
-    assert f"{len(FAMILIES)} 种架构" in CHINESE
+    architectures = {**FAMILIES, **ENCODER_DECODERS}
+    assert f"Hugging Face directories of {len(architectures)} architectures" in ENGLISH
+    assert f"{len(architectures)} 种架构" in CHINESE
     for page in (ENGLISH, CHINESE):
-        assert set(FAMILIES) <= set(re.findall(r"`([\w-]+)`", page))
+        assert set(architectures) <= set(re.findall(r"`([\w-]+)`", page))
 
 
 def test_the_picture_is_drawn_from_the_presets_as_they_are() -> None:
