@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import ENOSPC
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ __all__ = [
     "download_sdist",
     "download_wheel",
     "fetch_hub",
+    "hub_errors",
     "locked",
     "megabytes",
     "progress_bar",
@@ -95,11 +97,29 @@ def fetch_hub(repo_id: str, into: Path) -> Path:
     except ImportError as error:
         what = "models of a hub need the package huggingface_hub"
         raise UserError(what, where=repo_id, mend="pip install huggingface_hub") from error
-    try:
+    with hub_errors(repo_id, "model"):
         snapshot_download(repo_id, local_dir=into, allow_patterns=HUB_FILES)
-    except Exception as error:  # the client's errors share no base class
-        raise _hub_error(repo_id, error) from error
     return into
+
+
+@contextmanager
+def hub_errors(name: str, what: str) -> Iterator[None]:
+    """Turns what huggingface_hub raises, whose errors share no base class, into a `UserError` about `what` (a noun)."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        if kind in ("RepositoryNotFoundError", "GatedRepoError", "HFValidationError"):
+            said, mend = f"no such {what} on the hub, or no right to it", "check the name, or log in"
+        elif kind == "RevisionNotFoundError":
+            said, mend = "it has no such revision", "give a branch, a tag or a commit"
+        elif isinstance(error, OSError) and error.errno == ENOSPC:
+            said, mend = "the disk is full", "make room and run it again; it resumes"
+        else:
+            said, mend = f"cannot fetch it from the hub ({kind})", "check the network and run it again; it resumes"
+        raise UserError(said, where=name, mend=mend) from error
 
 
 @contextmanager
@@ -272,10 +292,3 @@ def _client_error(requirement: str, log: str) -> UserError:
         return UserError("cannot reach the package index", where=requirement, mend="check the network and run it again")
     said = PIP_SAID.findall(log)[-1:] or NPM_SAID.findall(log)[:1] or [log[-200:]]
     return UserError(f"it could not be downloaded: {said[0]}", where=requirement)
-
-
-def _hub_error(repo_id: str, error: Exception) -> UserError:
-    if type(error).__name__ in ("RepositoryNotFoundError", "GatedRepoError", "HFValidationError"):
-        return UserError("no such model on the hub, or no right to it", where=repo_id, mend="check the name, or log in")
-    what = f"cannot fetch it from the hub ({type(error).__name__})"
-    return UserError(what, where=repo_id, mend="check the network and run it again; it resumes")

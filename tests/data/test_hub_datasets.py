@@ -221,6 +221,6 @@ except UserError as error:
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "[{'text': 'one'}, {'text': 'two'}]",
-        "hub:someone/nothing: no such data set, or no right to it; check it, or log in",
+        "hub:someone/nothing: no such data set on the hub, or no right to it; check the name, or log in",
     ]
     assert done.stderr == ""

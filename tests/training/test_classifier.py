@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, init_head
 from intaglio.planning.parameters import decays
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.batches import Batch, make_batch
-from intaglio.training.labelled import LabelledStream, Labels, encode_labelled, labelled_batches, texts_of
+from intaglio.training.batches import AnnotatedStream, Batch, make_batch
+from intaglio.training.labelled import Labels, encode_labelled, labelled_batches, texts_of
 from intaglio.training.loop import Loop, evaluate
 from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.classifier import Classifier
@@ -162,7 +163,7 @@ def test_the_loop_steps_it(tmp_path: Path) -> None:
     examples = [example(ids, f"rows:{number}") for number, ids in enumerate(RAGGED)]
     labels = Labels(("no", "yes"), {one.where: number % 2 for number, one in enumerate(examples)})
     masters = MasterWeights(model, torch.float32)
-    stream = LabelledStream(InMemory(examples), labels, 2, 16, "none")
+    stream = AnnotatedStream(InMemory(examples), partial(labelled_batches, labels=labels), 2, 16, "none")
     spec = OptimizerSpec(learning_rate=3e-3)
     loop = Loop(
         model, masters, Classifier(), stream, build_optimizers(spec, masters.masters), ScheduleSpec(), steps=40,

@@ -1,6 +1,7 @@
 """Taggers: a tag for each token, whatever else its row is packed with; trained, measured, saved and loaded."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from intaglio.models.recurrent import RecurrentEncoder
 from intaglio.specs import RecurrentSpec, validate
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.text.whole_units import words_of
+from intaglio.training.batches import AnnotatedStream
 from intaglio.training.objectives.tagger import TagLoss
 from intaglio.training.recipe import load_recipe
 from intaglio.training.run import train
-from intaglio.training.tagged import TaggedStream, Tags, encode_tagged
+from intaglio.training.tagged import Tags, encode_tagged, tagged_batches
 
 SENTENCES = [
     (["the", "can", "fell"], ["at", "nn", "vb"]),
@@ -47,7 +49,7 @@ def encoded(**more: Any) -> tuple[InMemory, Tags, Counts]:
 
 def test_labels_are_the_tags_of_the_tokens() -> None:
     store, tags, counts = encoded()
-    batch = TaggedStream(store, tags, 1, 16, "best_fit").step(1)[0]
+    batch = AnnotatedStream(store, partial(tagged_batches, tags=tags), 1, 16, "best_fit").step(1)[0]
     names = [tags.names[label] for label in batch.labels[0].tolist()]
     by_row = dict(zip((f"f:{n}" for n in range(3)), (given for _, given in SENTENCES), strict=True))
     assert names == [tag for where in batch.wheres for tag in by_row[where]]
@@ -65,7 +67,7 @@ def test_the_loss_is_that_of_each_sentence_alone() -> None:
     store, tags, _ = encoded()
     fields = {"vocab_size": tokenizer().vocab_size, "embedding_size": 6, "hidden_size": 5, "cell": {"kind": "lstm"}}
     model = Tagger(RecurrentEncoder(validate(RecurrentSpec, {**fields, "bidirectional": True})), len(tags.names))
-    batch = TaggedStream(store, tags, 1, 16, "best_fit").step(1)[0]
+    batch = AnnotatedStream(store, partial(tagged_batches, tags=tags), 1, 16, "best_fit").step(1)[0]
     found = TagLoss()(model, batch)
     expected, correct = 0.0, 0
     for i in range(len(store)):

@@ -5,7 +5,7 @@ attention and positions follow. The order depends on the seed and the epoch alon
 numbers: resumed training reads exactly what uninterrupted training would have.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from intaglio.data.packing import Method, PackedRows, Piece, efficiency, pack
 from intaglio.data.store import Source, Store
 from intaglio.errors import UserError
 
-__all__ = ["IGNORE", "Batch", "BatchStream", "evaluation_batches", "make_batch"]
+__all__ = ["IGNORE", "AnnotatedStream", "Batch", "BatchStream", "evaluation_batches", "make_batch"]
 
 IGNORE = -100  # the label of a place that predicts nothing; PyTorch's cross-entropy skips it
 
@@ -177,6 +177,32 @@ class BatchStream:
             pieces += [(self._store, piece) for piece in self._rows[self._row]]
             self._row += 1
         return pieces
+
+
+class AnnotatedStream(BatchStream):
+    """A `BatchStream` whose documents have more than their tokens, such as a label.
+
+    Args:
+        source, micro_batch, max_length, packing, seed: see `BatchStream`; packing must leave documents whole.
+        annotate: the batches of a step -> the same with what belongs to their documents.
+    """
+
+    def __init__(
+        self,
+        source: Source | Store,
+        annotate: Callable[[list[Batch]], Sequence[Batch]],
+        micro_batch: int,
+        max_length: int,
+        packing: Method,
+        seed: int = 0,
+    ) -> None:
+        assert packing != "contiguous", "a document that is cut has lost what belongs to it"
+        super().__init__(source, micro_batch, max_length, packing, seed)
+        self._annotate = annotate
+
+    def step(self, accumulation: int) -> list[Batch]:
+        """See `BatchStream.step`."""
+        return list(self._annotate(super().step(accumulation)))
 
 
 def evaluation_batches(

@@ -13,14 +13,12 @@ import numpy as np
 import torch
 
 from intaglio.data.examples import Counts, Example, OverLong
-from intaglio.data.packing import Method
 from intaglio.data.readers import Row
-from intaglio.data.store import Source, Store
 from intaglio.errors import UserError, nearest
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.batches import Batch, BatchStream
+from intaglio.training.batches import Batch
 
-__all__ = ["Label", "LabelledBatch", "LabelledStream", "Labels", "encode_labelled", "labelled_batches", "texts_of"]
+__all__ = ["Label", "LabelledBatch", "Labels", "encode_labelled", "labelled_batches", "texts_of"]
 
 Label = str | int
 
@@ -66,26 +64,6 @@ class LabelledBatch(Batch):
 
     classes: torch.Tensor
     lm_share: float
-
-
-class LabelledStream(BatchStream):
-    """A `BatchStream` whose documents have labels.
-
-    Args:
-        source, micro_batch, max_length, packing, seed: see `BatchStream`; packing must leave documents whole.
-        labels: of every document in `source`.
-    """
-
-    def __init__(
-        self, source: Source | Store, labels: Labels, micro_batch: int, max_length: int, packing: Method, seed: int = 0
-    ) -> None:
-        assert packing != "contiguous", "a document that is cut has lost the place its label is read at"
-        super().__init__(source, micro_batch, max_length, packing, seed)
-        self._labels = labels
-
-    def step(self, accumulation: int) -> list[Batch]:
-        """See `BatchStream.step`; the batches are `LabelledBatch`."""
-        return [*labelled_batches(super().step(accumulation), self._labels)]
 
 
 def labelled_batches(batches: Sequence[Batch], labels: Labels) -> list[LabelledBatch]:

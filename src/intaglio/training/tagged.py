@@ -8,14 +8,12 @@ import numpy as np
 import torch
 
 from intaglio.data.examples import Counts, Example, OverLong
-from intaglio.data.packing import Method
 from intaglio.data.readers import Row
-from intaglio.data.store import Source, Store
 from intaglio.errors import UserError, nearest
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.batches import Batch, BatchStream
+from intaglio.training.batches import Batch
 
-__all__ = ["TaggedStream", "Tags", "encode_tagged", "tagged_batches", "words_of"]
+__all__ = ["Tags", "encode_tagged", "tagged_batches", "words_of"]
 
 
 @dataclass(frozen=True)
@@ -44,26 +42,6 @@ class Tags:
             if unknown is not None:
                 raise UserError(f"unknown tag {unknown!r}", where=where, mend=nearest(unknown, order))
         return cls(chosen, {where: np.array([order[tag] for tag in tags]) for where, tags in found.items()})
-
-
-class TaggedStream(BatchStream):
-    """A `BatchStream` whose labels are tags, one for each token.
-
-    Args:
-        source, micro_batch, max_length, packing, seed: see `BatchStream`; packing must leave documents whole.
-        tags: of every document in `source`.
-    """
-
-    def __init__(
-        self, source: Source | Store, tags: Tags, micro_batch: int, max_length: int, packing: Method, seed: int = 0
-    ) -> None:
-        assert packing != "contiguous", "a document that is cut has lost what its tags hang on"
-        super().__init__(source, micro_batch, max_length, packing, seed)
-        self._tags = tags
-
-    def step(self, accumulation: int) -> list[Batch]:
-        """See `BatchStream.step`."""
-        return tagged_batches(super().step(accumulation), self._tags)
 
 
 def tagged_batches(batches: Iterable[Batch], tags: Tags) -> list[Batch]:

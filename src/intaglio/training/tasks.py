@@ -1,5 +1,6 @@
 """What is learned: the head, the batches and the loss that belong to an objective, and how its model is saved."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,9 +18,9 @@ from intaglio.models.recurrent import RecurrentEncoder, RecurrentModel
 from intaglio.models.seq2seq import Seq2Seq
 from intaglio.specs import RecurrentSpec
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.batches import Batch, BatchStream, evaluation_batches
+from intaglio.training.batches import AnnotatedStream, Batch, BatchStream, evaluation_batches
 from intaglio.training.data import Data
-from intaglio.training.labelled import LabelledStream, labelled_batches
+from intaglio.training.labelled import labelled_batches
 from intaglio.training.lanes import LaneStream, lane_batches
 from intaglio.training.objectives.classifier import Classifier
 from intaglio.training.objectives.language_model import LanguageModel
@@ -37,7 +38,7 @@ from intaglio.training.objectives.truncated_bptt import TruncatedBPTT
 from intaglio.training.pairs import PairStream, pair_batches
 from intaglio.training.recipe import Recipe
 from intaglio.training.start import build_model, build_spec
-from intaglio.training.tagged import TaggedStream, tagged_batches
+from intaglio.training.tagged import tagged_batches
 from intaglio.training.tricks import NoisyEmbeddings
 
 __all__ = ["Task", "task_of"]
@@ -117,7 +118,8 @@ class _Classification:
 
     def stream(self) -> BatchStream:
         recipe, train = self._recipe, self._data.train
-        return LabelledStream(train, self._labels, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
+        annotate = partial(labelled_batches, labels=self._labels)
+        return AnnotatedStream(train, annotate, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
 
     def model(self, tokenizer: Tokenizer) -> Any:
         model = SequenceClassifier(_decoder(self._recipe, tokenizer), len(self._labels.names), self._labels.names)
@@ -201,7 +203,8 @@ class _Tagging:
 
     def stream(self) -> BatchStream:
         recipe, train = self._recipe, self._data.train
-        return TaggedStream(train, self._tags, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
+        annotate = partial(tagged_batches, tags=self._tags)
+        return AnnotatedStream(train, annotate, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
 
     def model(self, tokenizer: Tokenizer) -> Any:
         spec = build_spec(self._recipe, tokenizer)

@@ -6,10 +6,8 @@ training are taken; a set without any is refused, as what is meant for measuring
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from errno import ENOSPC
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -17,7 +15,7 @@ from typing import Any, Final
 from intaglio.data.row_formats import READERS
 from intaglio.data.unpacking import suffix_inside
 from intaglio.errors import UserError
-from intaglio.fetch import Progress, megabytes, progress_bar
+from intaglio.fetch import Progress, hub_errors, megabytes, progress_bar
 
 __all__ = ["FILES", "Chosen", "HubName", "announce", "choose", "download", "is_hub_name", "look_up"]
 
@@ -87,7 +85,7 @@ def look_up(name: str) -> Chosen:
         UserError: a malformed name, no huggingface_hub, no network, no such data set, or nothing in it to train on.
     """
     wanted = HubName.parse(name)
-    with _hub_errors(name):
+    with hub_errors(name, "data set"):
         hub = _client(name)
         info = hub.HfApi().dataset_info(wanted.repo, revision=wanted.revision, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
@@ -139,7 +137,7 @@ def download(name: str, chosen: Chosen, into: Path, progress: bool) -> None:
         UserError: no network, a full disk, or no right to the files.
     """
     files = into / FILES
-    with progress_bar(sum(chosen.files.values()), progress) as show, _hub_errors(name):
+    with progress_bar(sum(chosen.files.values()), progress) as show, hub_errors(name, "data set"):
         before = 0
         for file, size in chosen.files.items():
             how = {"repo_type": "dataset", "revision": chosen.commit, "local_dir": files}
@@ -177,25 +175,6 @@ def _client(name: str) -> Any:
     except ImportError as error:
         what = "data sets of a hub need the package huggingface_hub"
         raise UserError(what, where=name, mend="run `pip install intaglio[hub]`") from error
-
-
-@contextmanager
-def _hub_errors(name: str) -> Iterator[None]:
-    """The client's errors share no base class."""
-    try:
-        yield
-    except (UserError, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        kind = type(error).__name__
-        if kind in ("RepositoryNotFoundError", "GatedRepoError", "HFValidationError"):
-            raise UserError("no such data set, or no right to it", where=name, mend="check it, or log in") from error
-        if kind == "RevisionNotFoundError":
-            raise UserError("it has no such revision", where=name, mend="give a branch, a tag or a commit") from error
-        if isinstance(error, OSError) and error.errno == ENOSPC:
-            raise UserError("the disk is full", where=name, mend="make room and run it again; it resumes") from error
-        what = f"cannot fetch it from the hub ({kind})"
-        raise UserError(what, where=name, mend="check the network and run it again; it resumes") from error
 
 
 def _reporting(show: Progress, before: int) -> Any:
