@@ -58,7 +58,7 @@ class TestLanguageModel:
     def test_it_learns_a_text_by_heart(self) -> None:
         model, ids = language_model(), IDS[:1]
         optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-        for _ in range(150):
+        for _ in range(300):
             loss = F.cross_entropy(model(ids)[0, :-1], ids[0, 1:])
             optimizer.zero_grad()
             loss.backward()
