@@ -7,20 +7,18 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
+from shared_cache import shared_home
+
 # torch takes its number of threads from here when it is first imported, in processes that tests start too;
 # tests that need no torch do not pay for its import.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may depend on a hub
+os.environ.setdefault("INTAGLIO_NATIVE", "off")  # no test starts a compiler unasked: see native_build.py
 
 # A busy machine is no finding: examples have no deadline.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
-
-
-def shared_home() -> Path:
-    """Where real models stay between runs: `INTAGLIO_TEST_CACHE`, or `~/.cache/intaglio`."""
-    return Path(os.environ.get("INTAGLIO_TEST_CACHE") or Path.home() / ".cache" / "intaglio").expanduser()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -114,6 +114,21 @@ def test_one_beam_of_a_decoder_is_greedy(name: str) -> None:
     assert [one[0].ids for one in found] == greedy
 
 
+@pytest.mark.parametrize("name", ["GQA", "dense and banded in turn", "latent", "learned positions, tied"])
+@torch.no_grad()
+def test_beams_of_a_decoder_are_worth_what_the_plain_forward_says(name: str) -> None:
+    """Over several blocks, which beams share until they part; rows that end first change nothing for the others."""
+    model, prompts, most = random_model(ZOO[name]), [[7, 3, 11, 5, 20, 21, 22], [40]], [25, 19]
+    found = beam_search(DecoderSession(model, most), prompts, beams(3), [], most)
+    for prompt, length, texts in zip(prompts, most, found, strict=True):
+        assert [len(text.ids) for text in texts] == [length] * 3
+        assert len({tuple(text.ids) for text in texts}) == 3
+        for text in texts:
+            told = model(torch.tensor([[*prompt, *text.ids[:-1]]]))[0, len(prompt) - 1 :].log_softmax(dim=-1)
+            worth = told.gather(-1, torch.tensor(text.ids)[:, None])[:, 0]
+            assert text.log_probs == pytest.approx(worth.tolist(), abs=1e-3)
+
+
 def test_a_forbidden_token_is_in_no_text() -> None:
     (found,) = beam_search(Table(GREEDY_TRAP, [9]), [[0]], beams(2, forbidden_token_ids=(3,)), [END], [9])
     assert all(3 not in one.ids for one in found)

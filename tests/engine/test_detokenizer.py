@@ -126,3 +126,47 @@ def test_work_for_a_token_does_not_grow_with_the_text(name: str, monkeypatch: py
     ids = [i % 5 for i in range(300)] if name == "end_of_word" else tokenizer.encode("hi 你😀x " * 40)
     stream(tokenizer, ids)
     assert decoded <= 3 * len(ids)
+
+
+@pytest.mark.parametrize("name", ["byte_level", "sentencepiece", "metaspace_decoder", "gemma_like"])
+@settings(max_examples=80)
+@given(text=st.text(st.sampled_from("a hi你好😀é"), min_size=1, max_size=12), data=st.data())
+def test_behind_a_prompt_only_what_is_new_is_given(name: str, text: str, data: Any) -> None:  # case 01
+    tokenizer = TOKENIZERS[name]
+    ids = tokenizer.encode(text)
+    split = data.draw(st.integers(1, len(ids)))
+    detokenizer = Detokenizer(tokenizer, prompt=ids[:split])
+    pieces = [*(detokenizer.add([i]) for i in ids[split:]), detokenizer.flush()]
+    spelt = b"".join(map(tokenizer.token_bytes, ids)).decode()
+    prompt = b"".join(map(tokenizer.token_bytes, ids[:split])).decode(errors="ignore")
+    assert "".join(pieces) == spelt.removeprefix(prompt)
+
+
+@pytest.mark.parametrize("name", ["byte_level", "sentencepiece"])
+@pytest.mark.parametrize(
+    ("bytes_given", "new", "shown"), [(2, "x", "x"), (2, "", ""), (1, "好", "好"), (3, "😀", "😀")]
+)
+def test_a_character_that_the_prompt_began_is_not_mended_for_it(
+    name: str, bytes_given: int, new: str, shown: str
+) -> None:  # case 01
+    tokenizer = TOKENIZERS[name]
+    prompt = [*tokenizer.encode("hi"), *tokenizer.encode("中", add_special_tokens=False)[-3:][:bytes_given]]
+    ids = [i for i in tokenizer.encode(new) if tokenizer.token(i) != "▁"]
+    detokenizer = Detokenizer(tokenizer, prompt=prompt)
+    assert detokenizer.add(ids) + detokenizer.flush() == shown
+
+
+def test_the_prompts_character_is_given_once_it_is_whole() -> None:  # case 01
+    tokenizer = TOKENIZERS["byte_level"]
+    *begun, last = tokenizer.encode("hi😀")
+    detokenizer = Detokenizer(tokenizer, prompt=begun)
+    assert [detokenizer.add([last]), detokenizer.add(tokenizer.encode("!")), detokenizer.flush()] == ["😀", "!", ""]
+
+
+def test_the_bytes_of_a_character_come_one_by_one() -> None:  # case 02
+    tokenizer = TOKENIZERS["byte_level"]
+    ids = tokenizer.encode("😀!")
+    assert len(ids) == 5
+    assert stream(tokenizer, ids) == ["", "", "", "😀", "!", ""]
+    assert stream(tokenizer, ids[:2]) == ["", "", "\ufffd"]
+    assert tokenizer.decode(ids[:2]) == "\ufffd"

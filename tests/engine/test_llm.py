@@ -86,6 +86,38 @@ def test_each_row_may_have_its_own_parameters(toy: LLM) -> None:
         toy.generate(["hello", "hello"], [greedy()])
 
 
+def test_several_choices_are_several_completions(toy: LLM) -> None:
+    params = SamplingParams(n=3, seed=1, max_tokens=9, ignore_eos=True)
+    done = toy.generate(["hello", "42"], params)
+    assert len({one.text for one in done}) == 6
+    assert [one.prompt_tokens for one in done] == [
+        len(toy.tokenizer.encode(text)) for text in ("hello", "42") for _ in "123"
+    ]
+    again = toy.generate("hello", params)
+    assert [one.token_ids for one in again] == [one.token_ids for one in done[:3]]
+
+
+def test_log_probabilities_of_likelier_tokens_and_of_the_prompt(toy: LLM) -> None:
+    prompt = toy.tokenizer.encode("hello there")
+    (done,) = toy.generate("hello there", greedy(max_tokens=4, logprobs=2, prompt_logprobs=1))
+    assert done.logprobs is not None
+    assert [one.top[0] for one in done.logprobs] == list(zip(done.token_ids, done.log_probs, strict=True))
+    assert [len(one.top) for one in done.logprobs] == [2] * 4
+    assert done.prompt_logprobs is not None
+    assert [one and one.token_id for one in done.prompt_logprobs] == [None, *prompt[1:]]
+    assert toy.generate("hello there", greedy(max_tokens=4))[0].prompt_logprobs is None
+
+
+def test_a_conversation_that_goes_on_is_read_from_where_it_ended(toy: LLM) -> None:
+    before = toy.engine.stats()
+    asked = [{"role": "user", "content": "the user says hello to the assistant and the assistant says hi there"}]
+    answer = "".join(toy.chat(asked, greedy(max_tokens=5)))
+    more = [*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": "thanks"}]
+    list(toy.chat(more, greedy(max_tokens=5)))
+    assert toy.engine.stats().prefix_hits - before.prefix_hits >= 16
+    assert toy.engine.stats().running == 0
+
+
 def test_log_probabilities_are_those_of_the_uncached_forward(toy: LLM) -> None:
     prompt = toy.tokenizer.encode("hello there")
     params = SamplingParams(temperature=1.3, seed=3, max_tokens=30, ignore_eos=True)

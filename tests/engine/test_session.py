@@ -194,6 +194,12 @@ def test_recurrent_rows_can_be_reordered(cell: str) -> None:
     torch.testing.assert_close(one.step(ids), all_of_them.step(ids), rtol=0, atol=CLOSE)
 
 
+@pytest.mark.parametrize("field", ["n", "prompt_logprobs"])
+def test_what_only_decoders_do_is_refused(field: str) -> None:
+    with pytest.raises(UserError, match="prompt 2: n and prompt_logprobs are for decoders"):
+        generate(recurrent_model("gru"), TOKENIZER, [[1], [1]], [greedy(3), greedy(3, temperature=1, **{field: 2})])
+
+
 def test_what_has_no_end_of_its_own_needs_one() -> None:
     with pytest.raises(UserError, match="set max_tokens"):
         generate(recurrent_model("gru"), TOKENIZER, [[1]], [SamplingParams()])

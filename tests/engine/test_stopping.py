@@ -1,8 +1,12 @@
 """Stop rules: what ends a sequence, across token borders, and nothing shown that should not be."""
 
+from typing import Any
+
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.models import WordLevel
 
 from intaglio.engine.sampling_params import SamplingParams
 from intaglio.engine.stopping import Stopping, StopRules
@@ -65,10 +69,8 @@ def test_min_tokens_disarms_ids_and_strings() -> None:
     stopping = Stopping(rules, BYTES)
     ids = BYTES.encode("axb")
     assert len(ids) == 3
-    assert stopping.forbidden_ids == {EOS}
     assert stopping.add_all(ids) == "axb"
     assert stopping.finish_reason is None
-    assert stopping.forbidden_ids == frozenset()
     stopping.add(EOS)
     assert stopping.finish_reason == "stop"
 
@@ -83,7 +85,91 @@ def test_a_finished_sequence_takes_no_more() -> None:
 def test_rules_of_params() -> None:
     params = SamplingParams(stop=("a",), stop_token_ids=(7,), max_tokens=5, min_tokens=2)
     assert StopRules.of(params, {EOS, TURN}) == StopRules(frozenset({EOS, TURN, 7}), ("a",), 5, 2)
+    assert StopRules.of(params, {EOS}, max_tokens=4).max_tokens == 4
     assert StopRules.of(SamplingParams(ignore_eos=True, stop_token_ids=(7,)), {EOS}).ids == {7}
+
+
+class Scripted:
+    """Token ids whose texts are said."""
+
+    def __init__(self, *texts: str) -> None:
+        backend = tokenizers.Tokenizer(WordLevel({text: i for i, text in enumerate(texts)}, unk_token=texts[0]))
+        backend.decoder = tokenizers.decoders.Fuse()
+        self.tokenizer = Tokenizer(backend)
+        self.ids = list(range(len(texts)))
+
+    def shown(self, **params: Any) -> tuple[list[str], Stopping]:
+        stopping = Stopping.of(SamplingParams(**params), self.tokenizer)
+        shown = [stopping.add(i) for i in self.ids if stopping.finish_reason is None]
+        return [*shown, stopping.close()], stopping
+
+
+def test_what_may_begin_a_stop_string_is_held_back_until_it_is_decided() -> None:  # case 03
+    shown, stopping = Scripted("ab", "cd", "ef").shown(stop=["bcde"])
+    assert (shown, stopping.finish_reason) == (["a", "", "", ""], "stop")
+    shown, stopping = Scripted("ab", "cx").shown(stop=["bcde"])
+    assert (shown, stopping.finish_reason) == (["a", "bcx", ""], "length")
+    shown, stopping = Scripted("ab", "c").shown(stop=["bcde"], max_tokens=2)
+    assert (shown, stopping.finish_reason) == (["a", "bc", ""], "length")
+
+
+def test_a_stop_string_inside_one_token_ends_the_text_there() -> None:  # case 04
+    shown, stopping = Scripted("sunset", "x").shown(stop=["uns"])
+    assert ("".join(shown), stopping.finish_reason, stopping.stopped_by) == ("s", "stop", "uns")
+
+
+def test_what_ended_the_text_is_shown_where_that_is_asked_for() -> None:
+    script = Scripted("ab", "cd", "ef", "<end>")
+    shown, _ = script.shown(stop=["de"], include_stop_str_in_output=True)
+    assert shown == ["ab", "c", "de", ""]
+    shown, stopping = script.shown(stop_token_ids=[2], include_stop_str_in_output=True)
+    assert ("".join(shown), stopping.stopped_by) == ("abcdef", 2)
+    assert "".join(script.shown(stop_token_ids=[2])[0]) == "abcd"
+
+
+def test_special_tokens_are_shown_where_that_is_asked_for() -> None:
+    ids = [*BYTES.encode("a"), TURN, *BYTES.encode("b")]
+    assert Stopping.of(SamplingParams(), BYTES).add_all(ids) == "ab"
+    assert Stopping.of(SamplingParams(skip_special_tokens=False), BYTES).add_all(ids) == "a<|im_end|>b"
+    shown = SamplingParams(stop_token_ids=[TURN], include_stop_str_in_output=True, skip_special_tokens=False)
+    assert Stopping.of(shown, BYTES).add_all(ids) == "a<|im_end|>"
+
+
+def test_without_eos_only_the_length_and_the_users_own_ids_end_a_text() -> None:  # case 32
+    ids = [*BYTES.encode("a"), EOS, *BYTES.encode("bcdefg")]
+    tokenizer = Tokenizer(byte_level(("<|endoftext|>", "<|im_end|>")), eos_token_ids={EOS, TURN})
+    stopping = Stopping.of(SamplingParams(ignore_eos=True, max_tokens=6), tokenizer)
+    stopping.add_all(ids)
+    assert (stopping.num_tokens, stopping.finish_reason) == (6, "length")
+    stopping = Stopping.of(SamplingParams(ignore_eos=True, stop_token_ids=[ids[3]]), tokenizer)
+    stopping.add_all(ids)
+    assert (stopping.num_tokens, stopping.finish_reason, stopping.stopped_by) == (4, "stop", ids[3])
+    stopping = Stopping.of(SamplingParams(), tokenizer)
+    stopping.add_all(ids)
+    assert stopping.num_tokens == 2
+
+
+def test_min_tokens_counts_what_was_made_and_not_the_prompt() -> None:  # case 32
+    tokenizer = Tokenizer(byte_level(("<|endoftext|>", "<|im_end|>")), eos_token_ids={EOS})
+    stopping = Stopping.of(SamplingParams(min_tokens=2), tokenizer, prompt=BYTES.encode("a long prompt"))
+    assert stopping.add_all([EOS, EOS]) == ""
+    assert stopping.finish_reason is None
+    stopping.add(EOS)
+    assert stopping.finish_reason == "stop"
+
+
+def test_half_a_character_of_the_prompt_is_completed_and_the_prompt_is_not_shown() -> None:  # case 01
+    *begun, last = BYTES.encode("hi中")
+    stopping = Stopping.of(SamplingParams(stop=["hi"]), BYTES, prompt=begun)
+    assert [stopping.add(last), stopping.add_all(BYTES.encode("!"))] == ["中", "!"]
+
+
+def test_a_sequence_may_be_closed_for_a_reason() -> None:
+    stopping = Stopping.of(SamplingParams(stop=["bx"]), BYTES)
+    assert stopping.add_all(BYTES.encode("ab")) == "a"
+    assert stopping.close("stop") == "b"
+    assert stopping.finish_reason == "stop"
+    assert stopping.close("abort") == ""
 
 
 @settings(max_examples=200)

@@ -24,9 +24,14 @@ from intaglio.specs import DecoderSpec
 from intaglio.specs.families import config_of, load_config, read_config
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["load_classifier", "save_classifier"]
+__all__ = ["is_classifier", "load_classifier", "save_classifier"]
 
 _HEAD = "score.weight"
+
+
+def is_classifier(path: Path) -> bool:
+    """Whether the directory holds a model with such a head."""
+    return path.is_dir() and "ForSequenceClassification" in str(load_config(path).get("architectures"))
 
 
 def load_classifier(path: Path, dtype: str | None = None, device: str = "cpu") -> SequenceClassifier:

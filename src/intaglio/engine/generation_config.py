@@ -7,7 +7,7 @@ from intaglio.engine.sampling_params import SamplingParams
 from intaglio.errors import UserError
 from intaglio.files import read_json
 
-__all__ = ["recommended_params"]
+__all__ = ["recommended_params", "stated_fields"]
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _SEARCH = ("length_penalty", "early_stopping")
@@ -26,16 +26,36 @@ def recommended_params(folder: Path, **changes: Any) -> SamplingParams:
     Raises:
         UserError: not a JSON object, a value out of range, or a forbidden text of several tokens.
     """
-    file = folder / "generation_config.json"
-    config = read_json(file) if file.is_file() else {}
-    if not isinstance(config, dict):
-        raise UserError("not a JSON object", where=str(file))
+    config, file = _read(folder)
     beams = changes.get("num_beams") or config.get("num_beams") or 1
     names = _SEARCH if beams > 1 else _SAMPLING if config.get("do_sample") else ("repetition_penalty",)
     fields = {name: config[name] for name in names if config.get(name) is not None}
     if beams > 1 or not config.get("do_sample"):
         fields["temperature"] = 0.0
     return SamplingParams(**{"num_beams": beams, "forbidden_token_ids": _forbidden(config, file), **fields, **changes})
+
+
+def stated_fields(folder: Path) -> dict[str, Any]:
+    """The fields of `SamplingParams` that the config gives a value, and no others.
+
+    What a server takes where a request is silent, as vLLM does: the rest is OpenAI's, a temperature of 1 say.
+
+    Raises:
+        UserError: as `recommended_params`.
+    """
+    config, file = _read(folder)
+    fields = {name: config[name] for name in _SAMPLING if config.get(name) is not None}
+    if forbidden := _forbidden(config, file):
+        fields["forbidden_token_ids"] = forbidden
+    return SamplingParams(**fields).model_dump(exclude_unset=True)
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], Path]:
+    file = folder / "generation_config.json"
+    config = read_json(file) if file.is_file() else {}
+    if not isinstance(config, dict):
+        raise UserError("not a JSON object", where=str(file))
+    return config, file
 
 
 def _forbidden(config: dict[str, Any], file: Path) -> tuple[int, ...]:

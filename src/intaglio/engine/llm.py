@@ -2,14 +2,19 @@
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from intaglio.checkpoints.classifiers import is_classifier, load_classifier
 from intaglio.checkpoints.models import find_model, load_model, load_tokenizer
 from intaglio.engine.beam import Hypothesis, beam_search
-from intaglio.engine.generate import Piece, generate, most_tokens
+from intaglio.engine.engine import DEFAULT, Engine
+from intaglio.engine.generate import Desk, Piece, check_rows, generate, most_tokens
 from intaglio.engine.generation_config import recommended_params
+from intaglio.engine.interface import EngineConfig
+from intaglio.engine.logprobs import TokenLogprob
 from intaglio.engine.packed import can_pack, pack
 from intaglio.engine.sampling_params import SamplingParams
 from intaglio.engine.session import session_class
@@ -68,6 +73,10 @@ class Completion:
         log_probs: of those tokens, under the model itself.
         finish_reason: `stop` or `length`.
         prompt_tokens: length of the prompt.
+        logprobs: of those tokens too, with as many of the likeliest beside each as `params.logprobs` says; None where
+            beams were searched.
+        prompt_logprobs: of the prompt's tokens, None for its first; where `params.prompt_logprobs` asks for them, with
+            the first of `n` choices.
     """
 
     text: str
@@ -75,20 +84,21 @@ class Completion:
     log_probs: list[float]
     finish_reason: str
     prompt_tokens: int
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
-@dataclass
-class _Growing:
-    text: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    finish_reason: str = ""
-
-    def add(self, piece: Piece) -> None:
-        self.text.append(piece.text)
-        self.token_ids.append(piece.token_id)
-        self.log_probs.append(piece.log_prob)
-        self.finish_reason = piece.finish_reason or ""
+def _completion(pieces: Sequence[Piece], prompt_tokens: int) -> Completion:
+    """What the pieces of one choice add up to."""
+    return Completion(
+        "".join([piece.text for piece in pieces]),
+        [piece.token_id for piece in pieces],
+        [piece.log_prob for piece in pieces],
+        pieces[-1].finish_reason or "",
+        prompt_tokens,
+        [piece.logprob for piece in pieces],
+        pieces[0].prompt_logprobs,
+    )
 
 
 class LLM:
@@ -98,14 +108,35 @@ class LLM:
         model: a pulled name, a directory or a GGUF file.
         dtype: `float32`, `bfloat16`, ...; None takes the one the weights are stored in.
         device: `cpu`, `cuda`, `mps`.
+        config: of the engine, for a decoder.
     """
 
-    def __init__(self, model: str | Path, *, dtype: str | None = None, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        dtype: str | None = None,
+        device: str = "cpu",
+        config: EngineConfig = DEFAULT,
+    ) -> None:
         self._path = path = find_model(model)
         self.tokenizer: Tokenizer = load_tokenizer(path)  # first: it is quick to say what is missing
-        loaded = load_model(path, dtype=dtype, device=device)
-        self.model: Any = pack(loaded) if isinstance(loaded, Decoder) and can_pack(loaded) else loaded
+        self.model: Any = _prepared(_load(path, dtype, device), config.weights)
         self.timing = Timing()
+        self._config = config
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine of a decoder or a classifier, made when it is first used; its prefix cache lives as long as this.
+
+        Raises:
+            UserError: see `Engine`; or the model is of another kind.
+        """
+        return Engine(self.model, self.tokenizer, self._config)
+
+    @cached_property
+    def _desk(self) -> Desk:
+        return Desk(self.engine)
 
     def recommended(self, **changes: Any) -> SamplingParams:
         """How the model's own directory asks it to be run, with `changes`: see `recommended_params`."""
@@ -114,7 +145,7 @@ class LLM:
     def generate(
         self, prompts: str | Sequence[str], params: SamplingParams | Sequence[SamplingParams] = DEFAULT_PARAMS
     ) -> list[Completion]:
-        """Continues one prompt or a batch of them.
+        """Continues one prompt or a batch of them; with `n` choices, n completions a prompt.
 
         Raises:
             UserError: an empty prompt, or more tokens than the context holds.
@@ -129,13 +160,10 @@ class LLM:
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         if any(p.num_beams > 1 for p in each):
             return self._search(prompts, each)
-        rows = [_Growing() for _ in prompts]
+        rows: list[list[list[Piece]]] = [[[] for _ in range(p.n)] for p in each]
         for piece in self.stream(prompts, each):
-            rows[piece.row].add(piece)
-        return [
-            Completion("".join(row.text), row.token_ids, row.log_probs, row.finish_reason, len(prompt))
-            for row, prompt in zip(rows, prompts, strict=True)
-        ]
+            rows[piece.row][piece.choice].append(piece)
+        return [_completion(one, len(prompt)) for row, prompt in zip(rows, prompts, strict=True) for one in row]
 
     def _search(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Completion]:
         """The best text that beam search finds for each prompt."""
@@ -149,9 +177,9 @@ class LLM:
         found = beam_search(session, prompts, one, ends, most)
         made = sum(len(best[0].ids) for best in found)
         self.timing = Timing(len(prompts), sum(map(len, prompts)), made, 0.0, time.perf_counter() - start)
-        return [self._completion(best[0], ends, len(prompt)) for best, prompt in zip(found, prompts, strict=True)]
+        return [self._found(best[0], ends, len(prompt)) for best, prompt in zip(found, prompts, strict=True)]
 
-    def _completion(self, best: Hypothesis, ends: Collection[int], prompt_tokens: int) -> Completion:
+    def _found(self, best: Hypothesis, ends: Collection[int], prompt_tokens: int) -> Completion:
         reason = "stop" if best.ids[-1] in ends else "length"
         shown = best.ids[:-1] if reason == "stop" else best.ids
         return Completion(self.tokenizer.decode(shown), best.ids, best.log_probs, reason, prompt_tokens)
@@ -172,11 +200,37 @@ class LLM:
             yield piece.text
 
     def stream(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> Iterator[Piece]:
-        """The generation loop on token ids; `timing` tells afterwards how long it took."""
+        """The pieces of all rows on token ids, as they come; `timing` tells afterwards how long it took.
+
+        Raises:
+            UserError: see `generate`.
+        """
         start, first = time.perf_counter(), 0.0
-        prompt_tokens = sum(map(len, prompts))
-        for made, piece in enumerate(generate(self.model, self.tokenizer, prompts, params), 1):
+        prompt_tokens, begun = sum(map(len, prompts)), set[tuple[int, int]]()
+        for made, piece in enumerate(self._pieces(prompts, params), 1):
             elapsed = time.perf_counter() - start
-            first = elapsed if made <= len(prompts) else first
-            self.timing = Timing(len(prompts), prompt_tokens, made, first, elapsed)
+            if (piece.row, piece.choice) not in begun:
+                begun.add((piece.row, piece.choice))
+                first = elapsed
+            self.timing = Timing(len(begun), prompt_tokens, made, first, elapsed)
             yield piece
+
+    def _pieces(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> Iterator[Piece]:
+        if not isinstance(self.model, Decoder):
+            return generate(self.model, self.tokenizer, prompts, params)
+        check_rows(self.model, prompts, params)
+        return self._desk.pieces(prompts, params)
+
+
+def _load(path: Path, dtype: str | None, device: str) -> Any:
+    """The model at `path`, a head included."""
+    return load_classifier(path, dtype, device) if is_classifier(path) else load_model(path, dtype=dtype, device=device)
+
+
+def _prepared(model: Any, weights: Literal["int8", "int4"] | None) -> Any:
+    """The model laid out for generating, where it can be."""
+    if isinstance(model, Decoder) and (weights or can_pack(model)):
+        return pack(model, weights)
+    if weights:
+        raise UserError(f"{weights} weights are for decoders", where="weights")
+    return model

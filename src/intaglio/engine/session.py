@@ -6,18 +6,21 @@ and of the source, a recurrent model its state. The loop, the sampler, the stop 
 Legend: B rows, T prompt tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from intaglio.engine.blocks import GONE, BlockPool
 from intaglio.engine.cache import ContiguousCache
+from intaglio.engine.paged import Chunk, PagedMemory, windows_of
+from intaglio.engine.runner import Runner
 from intaglio.models.decoder import Decoder
 from intaglio.models.encoder_decoder import EncoderDecoder
+from intaglio.models.heads import lasts_of
 from intaglio.models.recurrent import RecurrentModel
 from intaglio.models.seq2seq import Seq2Seq
-from intaglio.parts.context import PAD
 from intaglio.parts.memory import Kept
 from intaglio.parts.recurrent import State
 
@@ -27,10 +30,11 @@ __all__ = [
     "RecurrentSession",
     "Seq2SeqSession",
     "Session",
-    "left_padded",
     "right_padded",
     "session_class",
 ]
+
+_BLOCK_SIZE = 16
 
 
 class Session(Protocol):
@@ -52,42 +56,90 @@ class Session(Protocol):
 
 
 class DecoderSession:
-    """A decoder over a contiguous cache; rows are padded on the left, so that all grow in the same column."""
+    """A decoder over paged blocks: rows without padding, and those that begin alike share blocks until they part.
+
+    The engine is for texts that come and go; this is for rows that go on together and are reordered, as beams are.
+    """
 
     continues: ClassVar[bool] = True
 
     def __init__(self, model: Decoder, max_tokens: Sequence[int]) -> None:
         self._model, self._max_tokens = model, max_tokens
+        self._memory: PagedMemory | None = None
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """See `Session`."""
-        weight = self._model.embed_tokens.weight
-        ids, self._positions = left_padded(prompts, weight.device)
-        planned = [len(prompt) + new for prompt, new in zip(prompts, self._max_tokens, strict=True)]
-        self._cache = ContiguousCache(
-            self._model.spec,
-            len(prompts),
-            ids.shape[1] + max(self._max_tokens),
-            planned=torch.tensor(planned, device=weight.device),
-            dtype=weight.dtype,
-            device=weight.device,
-        )
-        return self._forward(ids)
+        self._planned = [len(prompt) + new for prompt, new in zip(prompts, self._max_tokens, strict=True)]
+        self._longest = max(self._planned)
+        windows = windows_of(self._model.spec, self._longest)
+        self._pools = [BlockPool(1, _BLOCK_SIZE, window) for window in windows]
+        self._tables: list[list[list[int]]] = [[[] for _ in windows] for _ in prompts]  # of each row, of each group
+        self._used = [0] * len(prompts)
+        self._make_room(len(prompts))
+        return self._forward(prompts)
 
     def step(self, ids: Tensor) -> Tensor:
         """See `Session`."""
-        # rows that have finished stay at the last place: a table of learned positions ends there
-        self._positions = (self._positions[:, -1:] + 1).clamp(max=self._model.spec.context_limit - 1)
-        return self._forward(ids[:, None])
+        return self._forward([[token] for token in ids.tolist()])
 
     def reorder(self, rows: Tensor) -> None:
         """See `Session`."""
-        self._positions = self._positions[rows]
-        self._cache.reorder(rows)
+        order, before = rows.tolist(), self._tables
+        if len(order) > len(before):
+            self._make_room(len(order))
+        self._tables = [[list(table) for table in before[row]] for row in order]
+        self._used, self._planned = [self._used[row] for row in order], [self._planned[row] for row in order]
+        for pool, block in self._named(self._tables):
+            pool.share(block)
+        for pool, block in self._named(before):
+            pool.release(block)
 
-    def _forward(self, ids: Tensor) -> Tensor:
-        hidden = self._model.hidden_states(ids, self._positions, self._cache)[:, -1]  # (B, E)
-        return self._model.logits(hidden)
+    def _named(self, rows: list[list[list[int]]]) -> Iterator[tuple[BlockPool, int]]:
+        """Each block as often as a table names it."""
+        for tables in rows:
+            for pool, table in zip(self._pools, tables, strict=True):
+                yield from ((pool, block) for block in table if block != GONE)
+
+    def _make_room(self, rows: int) -> None:
+        """Pools and memory for so many rows; what is held already stays where it is."""
+        held = self._memory
+        self._pools = [_larger(pool, rows * pool.peak(self._longest, self._longest)) for pool in self._pools]
+        weight, blocks = self._model.embed_tokens.weight, [pool.num_blocks for pool in self._pools]
+        self._memory = memory = PagedMemory(
+            self._model.spec, blocks, _BLOCK_SIZE, self._longest, dtype=weight.dtype, device=weight.device
+        )
+        if held:
+            for new, old in zip(memory.tensors(), held.tensors(), strict=True):
+                new[: len(old)] = old
+        self._runner = Runner(self._model, memory)
+
+    def _forward(self, tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Takes the next tokens of each row: the logits after the last of them, (B, V)."""
+        chunks = [self._chunk(row, new) for row, new in enumerate(tokens)]
+        hidden = self._runner.hidden_states(chunks)  # (N, E)
+        self._used = [chunk.end for chunk in chunks]
+        for tables, used in zip(self._tables, self._used, strict=True):
+            for pool, table in zip(self._pools, tables, strict=True):
+                pool.give_back(table, used)
+        return self._runner.logits(hidden[lasts_of([len(new) for new in tokens]).to(hidden.device)])
+
+    def _chunk(self, row: int, tokens: Sequence[int]) -> Chunk:
+        start = min(self._used[row], self._planned[row] - 1)  # a row that has finished stays at its last place
+        for group, (pool, table) in enumerate(zip(self._pools, self._tables[row], strict=True)):
+            copy = pool.grow(table, start, start + len(tokens))
+            if copy:
+                self._runner.memory.copy(group, *copy)
+        return Chunk(tokens, start, self._tables[row], self._planned[row])
+
+
+def _larger(pool: BlockPool, num_blocks: int) -> BlockPool:
+    """A pool of `num_blocks` blocks, of which the first are as they are in `pool`."""
+    larger = BlockPool(num_blocks, pool.block_size, pool.window)
+    for block in [larger.allocate() for _ in range(pool.num_blocks)]:  # 0, 1, 2, ...
+        for _ in range(pool.references(block)):
+            larger.share(block)
+        larger.release(block)
+    return larger
 
 
 class EncoderDecoderSession:
@@ -181,14 +233,6 @@ def session_class(model: Any) -> type[Session]:
         (Seq2Seq, Seq2SeqSession),
     ]
     return next(session for kind, session in kinds if isinstance(model, kind))
-
-
-def left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids and positions, (B, T) each; padding on the left, so that every row's next token is in the same column."""
-    longest = max(map(len, prompts))
-    ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-    positions = [[PAD] * (longest - len(prompt)) + list(range(len(prompt))) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(positions, device=device)
 
 
 def right_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """When one sequence ends, and which of its text may be shown meanwhile."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +10,8 @@ from intaglio.text.tokenizer import Tokenizer
 
 __all__ = ["FinishReason", "StopRules", "Stopping"]
 
-FinishReason = Literal["stop", "length"]
-"""`stop`: a stop id or a stop string; `length`: `max_tokens` were made."""
+FinishReason = Literal["stop", "length", "abort"]
+"""`stop`: a stop id, a stop string, or the text has its shape; `length`: `max_tokens` were made; `abort`: given up."""
 
 
 @dataclass(frozen=True)
@@ -19,23 +19,32 @@ class StopRules:
     """What ends a sequence.
 
     Attributes:
-        ids: tokens that end it; their text is not shown.
-        strings: texts that end it, excluded from what is shown.
+        ids: tokens that end it.
+        strings: texts that end it.
         max_tokens: tokens made at most, the one that ends it included; None for no limit.
         min_tokens: until so many are made, `ids` and `strings` end nothing.
+        shows_end: whether what ended it is shown too.
     """
 
     ids: frozenset[int] = frozenset()
     strings: tuple[str, ...] = ()
     max_tokens: int | None = None
     min_tokens: int = 0
+    shows_end: bool = False
 
     @classmethod
-    def of(cls, params: SamplingParams, eos_token_ids: Iterable[int]) -> "StopRules":
-        """The rules `params` ask for, with a model whose texts end with `eos_token_ids`."""
+    def of(cls, params: SamplingParams, eos_token_ids: Iterable[int], max_tokens: int | None = None) -> "StopRules":
+        """The rules `params` ask for.
+
+        Args:
+            params: how the sequence is to end.
+            eos_token_ids: with which the model's texts end.
+            max_tokens: what the model's context leaves, where that is known; else what `params` say.
+        """
         eos = () if params.ignore_eos else eos_token_ids
         ids = frozenset([*eos, *params.stop_token_ids])
-        return cls(ids, params.stop, params.max_tokens, params.min_tokens)
+        most = params.max_tokens if max_tokens is None else max_tokens
+        return cls(ids, params.stop, most, params.min_tokens, params.include_stop_str_in_output)
 
 
 class Stopping:
@@ -47,16 +56,27 @@ class Stopping:
         rules: what ends the sequence.
         tokenizer: whose ids come in.
         skip_special_tokens: whether special tokens give no text.
+        prompt: ids that the sequence continues; see `Detokenizer`.
     """
 
-    def __init__(self, rules: StopRules, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self, rules: StopRules, tokenizer: Tokenizer, skip_special_tokens: bool = True, prompt: Sequence[int] = ()
+    ) -> None:
         self.rules = rules
         self.num_tokens = 0
         self.finish_reason: FinishReason | None = None
         self.stopped_by: int | str | None = None
         self._strings = tuple(string for string in rules.strings if string)
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens)
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens, prompt)
         self._held = ""
+
+    @classmethod
+    def of(
+        cls, params: SamplingParams, tokenizer: Tokenizer, prompt: Sequence[int] = (), max_tokens: int | None = None
+    ) -> "Stopping":
+        """As `params` ask for; see `StopRules.of`."""
+        rules = StopRules.of(params, tokenizer.eos_token_ids, max_tokens)
+        return cls(rules, tokenizer, params.skip_special_tokens, prompt)
 
     def add(self, token_id: int) -> str:
         """Takes the next id and returns the text that may be shown now.
@@ -67,25 +87,19 @@ class Stopping:
         assert self.finish_reason is None, "the sequence is over"
         self.num_tokens += 1
         armed = self.num_tokens > self.rules.min_tokens
-        if armed and token_id in self.rules.ids:
-            return self._finish("stop", token_id)
-        shown = self._look(self._detokenizer.add([token_id]), armed)
-        if self.finish_reason is None and self.num_tokens == self.rules.max_tokens:
-            shown += self._finish("length", None)
+        ends = armed and token_id in self.rules.ids
+        shown = "" if ends and not self.rules.shows_end else self._look(self._detokenizer.add([token_id]), armed)
+        if self.finish_reason is None and (ends or self.num_tokens == self.rules.max_tokens):
+            shown += self._finish("stop", token_id) if ends else self._finish("length", None)
         return shown
-
-    @property
-    def forbidden_ids(self) -> frozenset[int]:
-        """Ids that must not be chosen next, since they would end the sequence before `min_tokens`."""
-        return self.rules.ids if self.num_tokens < self.rules.min_tokens else frozenset()
 
     def add_all(self, ids: Iterable[int]) -> str:
         """Takes ids until the sequence is over; further ones are ignored."""
         return "".join([self.add(i) for i in ids if self.finish_reason is None])
 
-    def close(self) -> str:
-        """Ends a sequence from outside (the caller gave up) and returns the text that was held back."""
-        return "" if self.finish_reason else self._finish("length", None)
+    def close(self, reason: FinishReason = "length") -> str:
+        """Ends a sequence from outside (the caller gave up, or its shape is whole); returns the text held back."""
+        return "" if self.finish_reason else self._finish(reason, None)
 
     def _finish(self, reason: FinishReason, stopped_by: int | None) -> str:
         """The rest of the text, in which a stop string may yet be found once the last character is whole."""
@@ -103,7 +117,7 @@ class Stopping:
         if found is not None:
             start, string = found
             self.finish_reason, self.stopped_by, self._held = "stop", string, ""
-            return text[:start]
+            return text[: start + len(string)] if self.rules.shows_end else text[:start]
         keep = self._undecided(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

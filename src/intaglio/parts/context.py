@@ -63,7 +63,8 @@ class AttentionContext(Protocol):
         """A forward over tokens at `positions` (B, T) starts."""
 
     def planned(self, positions: Tensor) -> Tensor:
-        """The length each row was planned for, (B, 1): what dynamic rotary scaling chooses its base by."""
+        """The length each row, or each token's sequence, was planned for, (B, 1) or (B, T): what dynamic rotary scaling
+        chooses its base by."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor | int, scores: Scores) -> Tensor:
         """Attention of the new tokens over all they may see.

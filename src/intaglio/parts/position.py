@@ -79,7 +79,8 @@ class Rotary:
 
         Args:
             positions: (B, T).
-            planned: (B, 1), the length each row was planned for; only dynamic scaling looks at it.
+            planned: (B, 1) or (B, T), the length each row, or each token's sequence, was planned for; only dynamic
+                scaling looks at it.
             dtype: of the result; the angles themselves are fp32.
 
         Returns:
@@ -91,7 +92,7 @@ class Rotary:
         return cos[:, None].to(dtype), sin[:, None].to(dtype)
 
     def frequencies(self, planned: Tensor | None = None, device: torch.device | None = None) -> Tensor:
-        """Radians per position of each pair: (R/2,), or (B, 1, R/2) where the base depends on the row's length."""
+        """Radians per position of each pair: (R/2,), or (B, 1 or T, R/2) where the base depends on the length."""
         scaling = self.spec.scaling
         exponents = torch.arange(0, self.dim, 2, device=device, dtype=torch.float32) / self.dim
         if isinstance(scaling, DynamicScaling) and planned is not None:

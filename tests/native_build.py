@@ -1,0 +1,42 @@
+"""The native operators, for tests that compare them with plain torch: built once, into the folder runs share."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from filelock import FileLock
+
+from intaglio.engine import native
+from intaglio.engine.native.library import missing_tools
+from shared_cache import shared_home
+
+__all__ = ["native_file", "with_native"]
+
+_PATIENCE = 900  # seconds; alone on a machine a build takes about 30
+
+
+@pytest.fixture(scope="session")
+def native_file() -> str:
+    """The built operators, loaded into this process; nothing uses them before `with_native` says so."""
+    missing = missing_tools()
+    if missing:
+        pytest.skip(f"no {' and '.join(missing)} to build the native operators with")
+    folder = shared_home()
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "intaglio.engine.native.build"]
+    with FileLock(folder / ".native.lock"):
+        environment = {**os.environ, "INTAGLIO_HOME": str(folder)}
+        built = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, text=True, timeout=_PATIENCE, check=True
+        )
+    file = built.stdout.splitlines()[-1]
+    torch.ops.load_library(file)
+    return file
+
+
+@pytest.fixture
+def with_native(native_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the test, this process has the operators."""
+    monkeypatch.setattr(native, "available", lambda: True)
