@@ -6,7 +6,22 @@ from typing import Any
 
 import typer
 
-from intaglio.cli import chat, convert, data, demo, diff, generate, ladder, lineage, pull, show, tokenizer, train
+from intaglio.cli import (
+    chat,
+    convert,
+    data,
+    demo,
+    diff,
+    generate,
+    ladder,
+    lineage,
+    load,
+    pull,
+    serve,
+    show,
+    tokenizer,
+    train,
+)
 from intaglio.errors import UserError
 
 __all__ = ["app", "main"]
@@ -30,6 +45,8 @@ app.command()(train.train)
 app.add_typer(ladder.app, name="ladder")
 app.command()(generate.generate)
 app.command()(chat.chat)
+app.command()(serve.serve)
+app.command()(load.load)
 app.command()(demo.demo)
 
 
