@@ -5,11 +5,13 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from intaglio.cli.main import main
+from intaglio.cli.served import served
 from intaglio.lineage.presets import generations, presets
 from intaglio.specs.families import ENCODER_DECODERS, FAMILIES
 
@@ -29,6 +31,7 @@ def without_comments(block: str) -> list[str]:
 COMMANDS = [
     line for block in blocks(ENGLISH, "bash") for line in without_comments(block) if line.startswith("intaglio")
 ]
+SERVER, ADDRESS = "intaglio serve ", "http://127.0.0.1:8000"
 
 
 def test_both_languages_show_the_same_code() -> None:
@@ -76,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith(SERVER)])
 def test_a_command_runs(
     command: str,
     folder: Path,
@@ -96,7 +99,10 @@ def test_a_command_runs(
 @pytest.mark.real
 @pytest.mark.parametrize("block", blocks(ENGLISH, "python"))
 def test_the_python_runs(block: str, folder: Path, smollm2_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(block, "README.md", "exec"), {})
+    (command,) = [command for command in COMMANDS if command.startswith(SERVER)]
+    serving = served(*shlex.split(command.removeprefix(SERVER))) if ADDRESS in block else nullcontext(ADDRESS)
+    with serving as address:
+        exec(compile(block.replace(ADDRESS, address), "README.md", "exec"), {})
     out = capsys.readouterr().out
     if "my-llama" in block:
         from transformers import AutoModelForCausalLM

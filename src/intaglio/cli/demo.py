@@ -3,12 +3,15 @@
 import json as json_module
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from intaglio.cli import options
+from intaglio.cli.served import served
+from intaglio.errors import UserError
 
 if TYPE_CHECKING:
     from intaglio.engine.llm import LLM
@@ -23,13 +26,16 @@ _CONVERSATION = ("Tell me the name of a famous physicist.", "What did he discove
 def demo(
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most in each answer.")] = 64,
     pretrain: Annotated[bool, typer.Option(help="Also train a small model from nothing, for two minutes.")] = True,
+    serve: Annotated[bool, typer.Option(help="Also serve the model, and ask it through openai-python.")] = True,
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Pull SmolLM2, show what it is made of, talk to it, and train a small model from nothing."""
+    """Pull SmolLM2, show what it is made of, talk to it, train a small model from nothing, and serve the first."""
     from intaglio.checkpoints.pull import pull
     from intaglio.engine.sampling_params import SamplingParams
 
+    if serve:
+        _require_client()
     path = pull(_MODEL, say=_say, progress=sys.stderr.isatty())
     _show(str(path))
     llm = options.load_llm(str(path), None, "cpu", threads)
@@ -38,7 +44,14 @@ def demo(
     _say("\na conversation of two turns")
     turns += _talk(llm, params, _CONVERSATION)
     trained = _pretrain(threads) if pretrain else None
-    _finish(turns, trained, json)
+    served = _serve(str(path), max_tokens) if serve else None
+    _finish(turns, trained, served, json)
+
+
+def _require_client() -> None:
+    if find_spec("openai") is None or find_spec("fastapi") is None:
+        what = "its last part needs openai and FastAPI"
+        raise UserError(what, where="demo", mend="pip install 'intaglio[demo]', or say --no-serve")
 
 
 def _say(line: str) -> None:
@@ -123,16 +136,42 @@ def _recipe(threads: int | None) -> "Recipe":
     return recipe
 
 
-def _finish(turns: list[dict[str, Any]], trained: dict[str, Any] | None, as_json: bool) -> None:
+def _serve(path: str, max_tokens: int) -> list[dict[str, Any]]:
+    """The conversation once more, over HTTP and by a client that knows nothing of us."""
+    from openai import OpenAI
+
+    _say("\nthe same model behind the API, asked by openai-python")
+    messages: list[Any] = []
+    turns = []
+    with served(path, "--served-model-name", _MODEL) as address:
+        client = OpenAI(base_url=f"{address}/v1", api_key="none")
+        for question in _CONVERSATION:
+            messages.append({"role": "user", "content": question})
+            _say(f"\n> {question}")
+            answer = client.chat.completions.create(
+                model=_MODEL, messages=messages, temperature=0, max_tokens=max_tokens
+            )
+            text = answer.choices[0].message.content or ""
+            messages.append({"role": "assistant", "content": text})
+            turns.append({"question": question, "answer": text})
+            _say(text)
+    return turns
+
+
+def _finish(
+    turns: list[dict[str, Any]], trained: dict[str, Any] | None, served: list[dict[str, Any]] | None, as_json: bool
+) -> None:
     tokens = sum(turn["new_tokens"] for turn in turns)
     decoding = sum(turn["total_s"] - turn["first_token_s"] for turn in turns)
     speed = (tokens - len(turns)) / decoding if decoding else 0.0
     memory = options.peak_memory()
     if as_json:
         report = {"turns": turns, "tokens_per_second": speed, "peak_memory_bytes": memory}
-        print(json_module.dumps({**report, **({"pretraining": trained} if trained else {})}))
+        beside = {"pretraining": trained, "served": served}
+        print(json_module.dumps(report | {name: part for name, part in beside.items() if part}))
         return
     print(f"\n{tokens} tokens in {len(turns)} answers at {speed:.1f} tokens/s, memory {memory / 1e6:.0f} MB")
     if trained:
         print(f"{trained['steps']} steps of pretraining: {trained['bits_per_byte']:.2f} bits a byte on held-out source")
     print(f"go on: .venv/bin/intaglio chat {_MODEL}")
+    print(f"or in a browser: .venv/bin/intaglio serve {_MODEL}, then http://127.0.0.1:8000/")
