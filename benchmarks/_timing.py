@@ -35,7 +35,7 @@ def apart_in_turn(sides: Mapping[str, Sequence[str]], rounds: int, threads: int)
     """Each side's command in processes of its own, one after the other, `rounds` times: the medians of its figures.
 
     Args:
-        sides: commands by name; the last line that one prints is a JSON object of figures.
+        sides: commands by name; the last JSON object that one prints has its figures, whatever stands behind it.
         rounds: how often each is run.
         threads: that each may use.
     """
@@ -49,7 +49,7 @@ def apart_in_turn(sides: Mapping[str, Sequence[str]], rounds: int, threads: int)
 def _figures(command: Sequence[str], threads: int) -> dict[str, float]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    figures: dict[str, float] = json.loads(printed.splitlines()[-1])
+    figures: dict[str, float] = json.loads([line for line in printed.splitlines() if line.startswith("{")][-1])
     return figures
 
 

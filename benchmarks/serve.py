@@ -138,10 +138,11 @@ def limits(found: dict[str, dict[str, float]], batches: list[int], tokens: int) 
     shares: dict[str, dict[str, float]] = {}
     for side in found.keys() & OURS.keys():
         figures = found[side]
-        reading = figures["weight_bytes"] * figures["tokens_per_second_1"] / bandwidth if 1 in batches else 0.0
         most = max(batches)
-        multiplying = flops * figures[f"tokens_per_second_{most}"] / peak
-        shares[side] = {"bandwidth_at_1": round(reading, 2), f"peak_at_{most}": round(multiplying, 2)}
+        shares[side] = {f"peak_at_{most}": round(flops * figures[f"tokens_per_second_{most}"] / peak, 2)}
+        if 1 in batches:
+            reading = figures["weight_bytes"] * figures["tokens_per_second_1"] / bandwidth
+            shares[side]["bandwidth_at_1"] = round(reading, 2)
     report("limits", shares=shares, read_gb_per_second=round(bandwidth / 1e9, 1), peak_gflops=round(peak / 1e9))
 
 
