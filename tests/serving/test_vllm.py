@@ -127,17 +127,22 @@ def test_a_chat_of_two_turns_is_answered_as_by_us(smollm2_dir: Path, tmp_path: P
     with served_model(smollm2_dir, *options, "--engine", "vllm", log=tmp_path / "theirs", patience=1200) as server:
         assert two_turns(server.url) == ours
         assert server.end() == 0
-    assert "Paris" in ours[0]
+    assert "Paris" in ours[0][0]
 
 
-def two_turns(url: str) -> list[str]:
-    """What is said to two questions."""
+def two_turns(url: str) -> list[tuple[str, list[int]]]:
+    """What is said to two questions, as text and as ids."""
     messages: list[Any] = []
     said = []
+    ids = {"return_token_ids": True}
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=600) as client:
         for question in ("What is the capital of France?", "And of Italy?"):
             messages.append({"role": "user", "content": question})
-            answer = client.chat.completions.create(model="m", messages=messages, temperature=0, max_tokens=24)
-            said.append(answer.choices[0].message.content or "")
-            messages.append({"role": "assistant", "content": said[-1]})
+            answer = client.chat.completions.create(
+                model="m", messages=messages, temperature=0, max_tokens=24, extra_body=ids
+            )
+            choice: Any = answer.choices[0]
+            said.append((choice.message.content or "", choice.token_ids))
+            messages.append({"role": "assistant", "content": said[-1][0]})
+    print(said)
     return said
