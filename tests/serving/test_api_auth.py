@@ -78,3 +78,9 @@ def test_a_browser_can_read_refusals(client: TestClient) -> None:
     assert answer.status_code == 401
     assert answer.headers["access-control-allow-origin"] == "https://example.org"
     assert "x-request-id" in answer.headers["access-control-expose-headers"]
+
+
+def test_no_other_page_may_hold_ours_in_a_frame(client: TestClient) -> None:
+    headers = client.get("/page/page.js").headers
+    assert headers["content-security-policy"] == "frame-ancestors 'none'"
+    assert headers["x-content-type-options"] == "nosniff"

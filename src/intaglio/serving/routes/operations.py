@@ -1,6 +1,7 @@
 """The routes for those who run the server, and the chat page."""
 
 from pathlib import Path
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -12,6 +13,12 @@ from intaglio.serving.routes.base import Served, router
 __all__ = ["operation_routes", "page_routes", "public_paths"]
 
 operation_routes = router()
+
+_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the page's own policy says the rest, and cannot say this
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 @operation_routes.get("/health")
@@ -33,6 +40,6 @@ def public_paths() -> frozenset[str]:
 
 def _page_route(path: str, file: Path, media_type: str) -> Route:
     async def answer(request: Request) -> Response:
-        return FileResponse(file, media_type=media_type, headers={"Cache-Control": "no-cache"})
+        return FileResponse(file, media_type=media_type, headers=_HEADERS)
 
     return Route(path, answer)
