@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from intaglio.engine.detokenizer import Detokenizer
-from intaglio.engine.interface import EngineStats, Output
+from intaglio.engine.interface import EngineStats, Output, Pooling
 from intaglio.engine.logprobs import TokenLogprob
 from intaglio.engine.sampling_params import SamplingParams
 from intaglio.errors import UserError
-from intaglio.serving.client import EngineUnavailable, Pooling, State
+from intaglio.serving.client import EngineUnavailable, State
 from intaglio.text.tokenizer import Tokenizer
 
 __all__ = ["ScriptedEngine", "likely"]

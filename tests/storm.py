@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-__all__ = ["gauges", "storm"]
+__all__ = ["gauges", "storm", "until_idle"]
 
 _JSON = {"Content-Type": "application/json"}
 _WRONG: list[Any] = [
@@ -54,6 +54,16 @@ async def gauges(url: str) -> dict[str, float]:
         lines = (await client.get(f"{url}/metrics", timeout=60)).text.splitlines()
     rows = [line.removeprefix("vllm:").partition("{")[::2] for line in lines if line.startswith("vllm:")]
     return {name: float(rest.rpartition(" ")[2]) for name, rest in rows if not name.endswith("_bucket")}
+
+
+async def until_idle(url: str) -> None:
+    """Waits until nothing runs and every block is free."""
+    async with asyncio.timeout(60):
+        while True:
+            found = await gauges(url)
+            if found["num_requests_running"] == found["num_requests_waiting"] == found["kv_cache_usage_perc"] == 0:
+                return
+            await asyncio.sleep(0.02)
 
 
 def _body(dice: random.Random, tokens: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from intaglio.serving.metrics import MeasuredEngine, Metrics
 from intaglio.serving.remote import LocalEngine
 from intaglio.serving.server import Server, listen
 from intaglio.serving.service import Service
-from storm import gauges, storm
+from storm import gauges, storm, until_idle
 
 SMALL = EngineConfig(block_size=4, num_blocks=20, max_model_len=96, max_sequences=16, max_tokens_per_step=64)
 """So little memory that requests wait, and are preempted."""
@@ -52,16 +52,6 @@ def until_ready(url: str) -> None:
             pass
         time.sleep(0.05)
     raise AssertionError("the server is never ready")
-
-
-async def until_idle(url: str) -> None:
-    """Waits until nothing runs and every block is free."""
-    async with asyncio.timeout(60):
-        while True:
-            found = await gauges(url)
-            if found["num_requests_running"] == found["num_requests_waiting"] == found["kv_cache_usage_perc"] == 0:
-                return
-            await asyncio.sleep(0.02)
 
 
 async def answers(url: str) -> bool:

@@ -11,21 +11,12 @@ import pytest
 
 from fuzzing import fuzz
 from served_model import Served, served_model
-from storm import gauges, storm
+from storm import storm, until_idle
 
 pytestmark = pytest.mark.prove
 
 SMALL = ("--block-size", "4", "--num-blocks", "256", "--max-sequences", "32", "--threads", "1")
 _MEGABYTE = 2**20
-
-
-async def until_idle(url: str) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            found = await gauges(url)
-            if found["num_requests_running"] == found["num_requests_waiting"] == found["kv_cache_usage_perc"] == 0:
-                return
-            await asyncio.sleep(0.05)
 
 
 def after_storm(server: Served, requests: int, seed: int) -> int:

@@ -10,7 +10,6 @@ import random
 import string
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from intaglio.atlas.findings import Finding, Verdict, claim, shown_interval
 from intaglio.atlas.parts import Part, Results
-from intaglio.atlas.runs import best_rate, run_recipe, write_rows
+from intaglio.atlas.runs import best_rate, contest, run_recipe, write_rows
 from intaglio.engine.llm import LLM
 from intaglio.engine.sampling_params import SamplingParams
 from intaglio.training.data import samples_of
@@ -59,12 +58,7 @@ class Copying:
 
     def parts(self) -> dict[str, Part]:
         """See `Claims`."""
-        rates = self.rates if len(self.rates) > 1 else ()
-        tried: dict[str, Part] = {
-            f"{model}, rate {rate:g}": partial(self._try, model, rate) for model in _MODELS for rate in rates
-        }
-        seeds = range(1, self.seeds + 1)
-        return tried | {f"{model}, seed {seed}": partial(self._run, model, seed) for seed in seeds for model in _MODELS}
+        return contest(_MODELS, self.rates, self.seeds, self._try, self._run)
 
     def finding(self, results: Results) -> Finding:
         """See `Claims`."""

@@ -7,7 +7,6 @@ the same learning rates to choose from, on a seed that is not measured.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ import numpy as np
 from intaglio.atlas.contestants import KINDS, RECURRENT, architecture, spec_of
 from intaglio.atlas.findings import Finding, Verdict, claim, shown_interval
 from intaglio.atlas.parts import Part, Results
-from intaglio.atlas.runs import best_rate, run_recipe, write_rows
+from intaglio.atlas.runs import best_rate, contest, run_recipe, write_rows
 from intaglio.training.data import samples_of
 from intaglio.training.recipe import SourceSpec
 
@@ -54,12 +53,7 @@ class LanguageModels:
 
     def parts(self) -> dict[str, Part]:
         """See `Claims`."""
-        rates = self.rates if len(self.rates) > 1 else ()
-        tried: dict[str, Part] = {
-            f"{kind}, rate {rate:g}": partial(self._try, kind, rate) for kind in KINDS for rate in rates
-        }
-        seeds = range(1, self.seeds + 1)
-        return tried | {f"{kind}, seed {seed}": partial(self._run, kind, seed) for seed in seeds for kind in KINDS}
+        return contest(KINDS, self.rates, self.seeds, self._try, self._run)
 
     def finding(self, results: Results) -> Finding:
         """See `Claims`."""

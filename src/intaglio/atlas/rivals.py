@@ -17,7 +17,7 @@ import numpy as np
 
 from intaglio.atlas.findings import Finding, Verdict, claim, shown_interval
 from intaglio.atlas.parts import Part, Results
-from intaglio.atlas.runs import best_rate, run_to_end
+from intaglio.atlas.runs import best_rate, contest, run_to_end
 from intaglio.errors import UserError
 from intaglio.evaluation.translation import translation_gain
 from intaglio.files import read_json
@@ -51,7 +51,7 @@ class Rivals:
     seeds: int = 3
 
     def __post_init__(self) -> None:
-        if len(set(self._names)) < max(2, len(self.recipes)):
+        if len(self._paths) < max(2, len(self.recipes)):
             raise UserError("give two recipes or more, each with a name of its own", where="compare")
         for path in self.recipes:
             recipe = load_recipe(Path(path), list(self.changes))
@@ -59,45 +59,42 @@ class Rivals:
                 raise UserError("a recipe to be compared has `steps` and takes `answers`", where=path)
 
     @property
-    def _names(self) -> list[str]:
-        return [Path(path).stem for path in self.recipes]
+    def _paths(self) -> dict[str, str]:
+        """The recipes by name, in order."""
+        return {Path(path).stem: path for path in self.recipes}
 
     def plain(self) -> dict[str, Any]:
         """See `Claims`."""
-        recipes = {name: self._recipe(path).model_dump(mode="json") for name, path in self._pairs()}
+        recipes = {name: self._recipe(name).model_dump(mode="json") for name in self._paths}
         return {**asdict(self), "recipes": recipes, "rates": list(self.rates), "changes": list(self.changes)}
 
     def parts(self) -> dict[str, Part]:
         """See `Claims`."""
-        parts: dict[str, Part] = {}
-        if self.minutes is not None:
-            parts |= {f"{name}, pace": partial(self._pace, name, path) for name, path in self._pairs()}
-        for rate in self.rates if len(self.rates) > 1 else ():
-            parts |= {f"{name}, rate {rate:g}": partial(self._try, name, path, rate) for name, path in self._pairs()}
-        for seed in range(1, self.seeds + 1):
-            parts |= {f"{name}, seed {seed}": partial(self._run, name, path, seed) for name, path in self._pairs()}
-        return parts
+        timed = self._paths if self.minutes is not None else {}
+        paces: dict[str, Part] = {f"{name}, pace": partial(self._pace, name) for name in timed}
+        return paces | contest(self._paths, self.rates, self.seeds, self._try, self._run)
 
     def finding(self, results: Results) -> Finding:
         """See `Claims`."""
-        runs = {name: [results[f"{name}, seed {s}"] for s in range(1, self.seeds + 1)] for name in self._names}
-        scores = [score for score in ("bleu", "chrf") if score in runs[self._names[0]][0]["answers"]]
+        runs = {name: [results[f"{name}, seed {s}"] for s in range(1, self.seeds + 1)] for name in self._paths}
+        first, *others = runs
+        scores = [score for score in ("bleu", "chrf") if score in runs[first][0]["answers"]]
         return Finding(
             title=f"held-out answers of recipes; {self._budget()}, {self.seeds} seeds",
             columns=("recipe", "learning rate", "steps", "minutes", "parameters", "right, %", *scores),
-            rows=[self._row(name, path, runs[name], scores, results) for name, path in self._pairs()],
-            verdicts=[verdict for name in self._names[1:] for verdict in self._verdicts(name, runs, scores)],
-            panels={"training loss, nats": {name: runs[name][0]["curve"] for name in self._names}},
+            rows=[self._row(name, runs[name], scores, results) for name in runs],
+            verdicts=[verdict for name in others for verdict in self._verdicts(name, first, runs, scores)],
+            panels={"training loss, nats": {name: runs[name][0]["curve"] for name in runs}},
             across="tokens read",
         )
 
     def _row(
-        self, name: str, path: str, runs: Sequence[dict[str, Any]], scores: Sequence[str], results: Results
+        self, name: str, runs: Sequence[dict[str, Any]], scores: Sequence[str], results: Results
     ) -> tuple[str, ...]:
         right = 100 * np.array([run["correct"] for run in runs])  # (S, N)
         return (
             name,
-            f"{self._rate(name, path, results):g}",
+            f"{self._rate(name, results):g}",
             str(runs[0]["steps"]),
             f"{np.mean([run['seconds'] for run in runs]) / 60:.1f}",
             f"{runs[0]['parameters']:,}",
@@ -105,8 +102,9 @@ class Rivals:
             *(_mean_span([run["answers"][score] for run in runs]) for score in scores),
         )
 
-    def _verdicts(self, name: str, runs: dict[str, list[dict[str, Any]]], scores: Sequence[str]) -> list[Verdict]:
-        first = self._names[0]
+    def _verdicts(
+        self, name: str, first: str, runs: dict[str, list[dict[str, Any]]], scores: Sequence[str]
+    ) -> list[Verdict]:
         mine, others = ([run["correct"] for run in runs[who]] for who in (name, first))
         gained = 100 * (np.array(mine, dtype=float) - np.array(others, dtype=float))
         verdicts = [claim(f"{name} has more answers right than {first}", gained, "points")]
@@ -122,38 +120,35 @@ class Rivals:
     def _budget(self) -> str:
         return "the recipes' own steps" if self.minutes is None else f"{self.minutes:g} minutes of computing each"
 
-    def _pairs(self) -> list[tuple[str, str]]:
-        return list(zip(self._names, self.recipes, strict=True))
+    def _rate(self, name: str, results: Results) -> float:
+        return best_rate(results, name, self.rates) if self.rates else self._recipe(name).optimizer.learning_rate
 
-    def _rate(self, name: str, path: str, results: Results) -> float:
-        return best_rate(results, name, self.rates) if self.rates else self._recipe(path).optimizer.learning_rate
-
-    def _steps(self, name: str, path: str, results: Results, share: float = 1.0) -> int:
-        whole = self._recipe(path).steps if self.minutes is None else 60 * self.minutes / results[f"{name}, pace"]
+    def _steps(self, name: str, results: Results, share: float = 1.0) -> int:
+        whole = self._recipe(name).steps if self.minutes is None else 60 * self.minutes / results[f"{name}, pace"]
         assert whole is not None
         return max(1, round(share * whole))
 
-    def _recipe(self, path: str, *changes: str) -> Recipe:
-        return load_recipe(Path(path), [*self.changes, *changes])
+    def _recipe(self, name: str, *changes: str) -> Recipe:
+        return load_recipe(Path(self._paths[name]), [*self.changes, *changes])
 
-    def _pace(self, name: str, path: str, folder: Path, results: Results) -> float:
+    def _pace(self, name: str, folder: Path, results: Results) -> float:
         """Seconds a step."""
         changes = (f"steps={_PACE_STEPS}", f"evaluate_every={_PACE_STEPS}", "save_every=0", "answers=null")
-        told = run_to_end(self._recipe(path, *changes), folder / f"{name}-pace")
+        told = run_to_end(self._recipe(name, *changes), folder / f"{name}-pace")
         return float(told["seconds_per_step"])
 
-    def _try(self, name: str, path: str, rate: float, folder: Path, results: Results) -> dict[str, Any]:
-        steps = self._steps(name, path, results, self.share)
+    def _try(self, name: str, rate: float, folder: Path, results: Results) -> dict[str, Any]:
+        steps = self._steps(name, results, self.share)
         changes = (f"optimizer.learning_rate={rate}", f"steps={steps}", f"evaluate_every={steps}", "answers=null")
-        return run_to_end(self._recipe(path, *changes, "seed=0"), folder / f"{name}-rate-{rate:g}")
+        return run_to_end(self._recipe(name, *changes, "seed=0"), folder / f"{name}-rate-{rate:g}")
 
-    def _run(self, name: str, path: str, seed: int, folder: Path, results: Results) -> dict[str, Any]:
+    def _run(self, name: str, seed: int, folder: Path, results: Results) -> dict[str, Any]:
         changes = (
-            f"optimizer.learning_rate={self._rate(name, path, results)}",
-            f"steps={self._steps(name, path, results)}",
+            f"optimizer.learning_rate={self._rate(name, results)}",
+            f"steps={self._steps(name, results)}",
             f"seed={seed}",
         )
-        recipe, run = self._recipe(path, *changes), folder / f"{name}-seed-{seed}"
+        recipe, run = self._recipe(name, *changes), folder / f"{name}-seed-{seed}"
         told = run_to_end(recipe, run)
         report = read_json(run / "report.json")
         assert recipe.answers is not None

@@ -1,19 +1,20 @@
 """Small runs of recipes: begun, or gone on with, to their end; and the learning rate that suits each model best."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from intaglio.atlas.parts import Results
+from intaglio.atlas.parts import Part, Results
 from intaglio.files import whole_file
 from intaglio.specs import validate
 from intaglio.training.log import read_log
 from intaglio.training.recipe import Recipe
 from intaglio.training.run import resume, train
 
-__all__ = ["best_rate", "run_recipe", "run_to_end", "write_rows"]
+__all__ = ["best_rate", "contest", "run_recipe", "run_to_end", "write_rows"]
 
 _POINTS = 12
 
@@ -56,6 +57,23 @@ def run_to_end(recipe: Recipe, run: Path) -> dict[str, Any]:
 def best_rate(results: Results, model: str, rates: Sequence[float]) -> float:
     """Of the rates tried with the part `MODEL, rate RATE`, the one of the lowest loss; of one rate, that."""
     return rates[0] if len(rates) == 1 else min(rates, key=lambda rate: results[f"{model}, rate {rate:g}"]["loss"])
+
+
+def contest(
+    names: Iterable[str], rates: Sequence[float], seeds: int, attempt: Callable[..., Any], run: Callable[..., Any]
+) -> dict[str, Part]:
+    """The parts of a comparison: each name tried at each rate, if there are several, then each seed with every name.
+
+    Args:
+        names: of what is compared.
+        rates: learning rates to choose from.
+        seeds: that are measured, from 1 on.
+        attempt: of a name and a rate, then as `Part`.
+        run: of a name and a seed, then as `Part`.
+    """
+    names, tried = list(names), rates if len(rates) > 1 else ()
+    parts: dict[str, Part] = {f"{n}, rate {rate:g}": partial(attempt, n, rate) for n in names for rate in tried}
+    return parts | {f"{n}, seed {seed}": partial(run, n, seed) for seed in range(1, seeds + 1) for n in names}
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:

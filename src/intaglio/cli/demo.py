@@ -44,8 +44,8 @@ def demo(
     _say("\na conversation of two turns")
     turns += _talk(llm, params, _CONVERSATION)
     trained = _pretrain(threads) if pretrain else None
-    served = _serve(str(path), max_tokens) if serve else None
-    _finish(turns, trained, served, json)
+    asked = _serve(str(path), max_tokens) if serve else None
+    _finish(turns, trained, asked, json)
 
 
 def _require_client() -> None:
@@ -159,7 +159,7 @@ def _serve(path: str, max_tokens: int) -> list[dict[str, Any]]:
 
 
 def _finish(
-    turns: list[dict[str, Any]], trained: dict[str, Any] | None, served: list[dict[str, Any]] | None, as_json: bool
+    turns: list[dict[str, Any]], trained: dict[str, Any] | None, asked: list[dict[str, Any]] | None, as_json: bool
 ) -> None:
     tokens = sum(turn["new_tokens"] for turn in turns)
     decoding = sum(turn["total_s"] - turn["first_token_s"] for turn in turns)
@@ -167,7 +167,7 @@ def _finish(
     memory = options.peak_memory()
     if as_json:
         report = {"turns": turns, "tokens_per_second": speed, "peak_memory_bytes": memory}
-        beside = {"pretraining": trained, "served": served}
+        beside = {"pretraining": trained, "served": asked}
         print(json_module.dumps(report | {name: part for name, part in beside.items() if part}))
         return
     print(f"\n{tokens} tokens in {len(turns)} answers at {speed:.1f} tokens/s, memory {memory / 1e6:.0f} MB")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from intaglio.evaluation.load import Prompt, Target
 
-_KEY = "INTAGLIO_API_KEY"
 _TIMES = ("ttft_s", "tpot_s", "itl_s", "latency_s")
 
 
@@ -62,7 +61,7 @@ def load(
     prompts: Annotated[Path | None, typer.Option(help=".jsonl with `prompt` or `messages`, in place of words.")] = None,
     endpoint: Annotated[Literal["chat", "completions"], typer.Option(help="Which kind of request.")] = "chat",
     model: Annotated[str | None, typer.Option(help="The model's name; default: the first that is served.")] = None,
-    api_key: Annotated[str | None, typer.Option(help=f"The server's key. Or in {_KEY}.")] = None,
+    api_key: Annotated[str | None, typer.Option(help=f"The server's key. Or in {options.API_KEY}.")] = None,
     ignore_eos: Annotated[bool, typer.Option(help="Ask for answers of full length; OpenAI itself cannot.")] = True,
     warmup: Annotated[int, typer.Option(min=0, help="Requests before the first level, not counted.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the words and of the moments.")] = 0,
@@ -78,7 +77,7 @@ def load(
     given = _read_prompts(prompts)
     plan = _Plan(levels, rates, requests, input_tokens, output_tokens, shared_prefix, given, seed, warmup)
     fields = {"ignore_eos": True} if ignore_eos else {}
-    key = api_key or os.environ.get(_KEY)
+    key = api_key or os.environ.get(options.API_KEY)
     found = []
     for address in url:
         target = Target(address, model, endpoint, key, fields)

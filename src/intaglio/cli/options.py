@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from intaglio.engine.llm import LLM, Timing
 
 __all__ = [
+    "API_KEY",
     "MIN_P",
     "REPETITION_PENALTY",
     "TOP_K",
@@ -31,6 +32,9 @@ __all__ = [
     "peak_memory",
     "speed_of",
 ]
+
+API_KEY = "INTAGLIO_API_KEY"
+"""The environment variable that holds a server's key, for the server and for whoever asks it."""
 
 TOP_K = "Sample among so many likeliest tokens; 0: all."
 TOP_P = "Sample among the likeliest tokens with this probability together."

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from intaglio.text.jinja import ChatTemplate
     from intaglio.text.tokenizer import Tokenizer
 
-_KEY = "INTAGLIO_API_KEY"
 _GIB = 2**30
 _MAX_WAITING = 2048
 
@@ -26,7 +25,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: from other machines too.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     api_key: Annotated[
-        list[str] | None, typer.Option(help=f"Ask clients for this key; several may be given. Or in {_KEY}.")
+        list[str] | None, typer.Option(help=f"Ask clients for this key; several may be given. Or in {options.API_KEY}.")
     ] = None,
     served_model_name: Annotated[
         list[str] | None, typer.Option(help="What clients call the model; several may be given.")
@@ -88,7 +87,7 @@ def serve(
     from intaglio.engine.generation_config import stated_fields
 
     path, names, origins = find_model(model), tuple(served_model_name or [model]), tuple(cors_origin or ())
-    keys = tuple(api_key or filter(None, [os.environ.get(_KEY)]))
+    keys = tuple(api_key or filter(None, [os.environ.get(options.API_KEY)]))
     tokenizer = load_tokenizer(path)
     template = _read_template(chat_template, tokenizer)
     if engine == "vllm":

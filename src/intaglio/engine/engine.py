@@ -16,10 +16,10 @@ from torch import Tensor
 
 from intaglio.engine.capacity import pools_for
 from intaglio.engine.chooser import Chooser
-from intaglio.engine.interface import EngineConfig, EngineStats, Output
+from intaglio.engine.interface import EngineConfig, EngineStats, Output, Pooling
 from intaglio.engine.logprobs import TokenLogprob, token_logprobs
 from intaglio.engine.paged import Chunk, PagedMemory
-from intaglio.engine.pooling import Pooling, embed, score
+from intaglio.engine.pooling import embed, score
 from intaglio.engine.runner import Runner
 from intaglio.engine.sampler import choose
 from intaglio.engine.sampling_params import SamplingParams
@@ -29,7 +29,7 @@ from intaglio.engine.stopping import Stopping
 from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, decoder_of
-from intaglio.specs import DynamicScaling
+from intaglio.specs import DecoderSpec, DynamicScaling
 from intaglio.text.tokenizer import Tokenizer
 
 __all__ = ["DEFAULT", "Engine", "EngineConfig", "EngineStats", "Output", "check_prompt"]
@@ -57,7 +57,7 @@ class Engine:
         decoder = decoder_of(model)
         weight, limit = decoder.embed_tokens.weight, _longest(decoder, config)
         pools = pools_for(decoder.spec, config, limit, weight.dtype, weight.device)
-        self._spec = decoder.spec
+        self._spec, self._trained = decoder.spec, _trained_length(decoder.spec)
         self._memory = PagedMemory(
             decoder.spec,
             [pool.num_blocks for pool in pools],
@@ -139,10 +139,7 @@ class Engine:
 
     def _plan_salt(self, planned: int) -> bytes:
         """With dynamic rotary scaling, keys beyond the trained length hang on the length that was planned for."""
-        ropes = [getattr(block.attention, "rope", None) for block in self._spec.blocks]
-        scalings = [rope.scaling for rope in ropes if rope and isinstance(rope.scaling, DynamicScaling)]
-        beyond = any(planned > scaling.original_max_position_embeddings for scaling in scalings)
-        return planned.to_bytes(8) if beyond else b""
+        return b"" if self._trained is None or planned <= self._trained else planned.to_bytes(8)
 
     def _choice(self, request: "_Request", sequence: Text) -> "_Choice":
         params = request.params
@@ -354,6 +351,13 @@ def _longest(decoder: Decoder, config: EngineConfig) -> int:
         what = f"{config.max_model_len} tokens are more than the model's context of {limit}"
         raise UserError(what, where="max_model_len", mend=f"at most {limit}")
     return config.max_model_len or limit
+
+
+def _trained_length(spec: DecoderSpec) -> int | None:
+    """Up to where dynamic rotary scaling changes nothing, in any layer; None where there is none."""
+    ropes = [getattr(block.attention, "rope", None) for block in spec.blocks]
+    scalings = [rope.scaling for rope in ropes if rope and isinstance(rope.scaling, DynamicScaling)]
+    return min((scaling.original_max_position_embeddings for scaling in scalings), default=None)
 
 
 def check_prompt(prompt: Sequence[int], vocab_size: int, where: str = "prompt") -> None:

@@ -5,7 +5,10 @@ from typing import Literal
 
 from intaglio.engine.logprobs import TokenLogprob
 
-__all__ = ["EngineConfig", "EngineStats", "Output"]
+__all__ = ["EngineConfig", "EngineStats", "Output", "Pooling"]
+
+Pooling = Literal["mean", "last"]
+"""How a text becomes one vector: the `mean` over its tokens, or its `last` token, which alone has seen all of it."""
 
 
 @dataclass(frozen=True)

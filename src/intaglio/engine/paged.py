@@ -233,7 +233,7 @@ class _GroupStep:
     @cached_property
     def written(self) -> Slots:
         """Where the new tokens go, (N,)."""
-        return self._found([self._slots([row], chunk.start, chunk.end) for row, chunk in enumerate(self._chunks)])
+        return self._found([self._slots(row, chunk.start, chunk.end) for row, chunk in enumerate(self._chunks)])
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scores: Scores) -> Tensor:
         """(N, H, D) over what the layer holds, (slots, K, D) each -> (N, H, Dv)"""
@@ -280,7 +280,7 @@ class _GroupStep:
         chunk = self._chunks[members[0]]
         new, before = len(chunk.tokens), chunk.start - self._first(chunk)
         rows = [torch.arange(self._rows[row], self._rows[row + 1]) for row in members]
-        slots = [self._slots([row], self._first(self._chunks[row]), self._chunks[row].end) for row in members]
+        slots = [self._slots(row, self._first(self._chunks[row]), self._chunks[row].end) for row in members]
         bounded = self._window is not None and new > 1 and before + new > self._window
         causal = new > 1 and before == 0 and not bounded
         mask = None
@@ -293,9 +293,9 @@ class _GroupStep:
         """The first position that any of the new tokens sees."""
         return 0 if self._window is None else max(chunk.start - self._window + 1, 0)
 
-    def _slots(self, rows: list[int], first: int, last: int) -> Tensor:
+    def _slots(self, row: int, first: int, last: int) -> Tensor:
         places = torch.arange(first, last)
-        return self._table[rows[0], places // self._size] * self._size + places % self._size
+        return self._table[row, places // self._size] * self._size + places % self._size
 
     def _found(self, parts: list[Tensor]) -> Slots:
         """As a slice where they are consecutive, which spares a copy."""

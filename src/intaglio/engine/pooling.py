@@ -4,20 +4,18 @@ Legend: D texts, N tokens of a batch of them end to end, E features, C scores.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intaglio.engine.interface import Pooling
 from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, decoder_of, lasts_of
 from intaglio.parts.context import Packed
 
-__all__ = ["Pooling", "embed", "score"]
-
-Pooling = Literal["mean", "last"]
-"""`mean` over a text's tokens, or its `last` token, which alone has seen all of it."""
+__all__ = ["embed", "score"]
 
 
 @torch.inference_mode()

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from intaglio.errors import UserError, nearest
 
-__all__ = ["SamplingParams", "Structured"]
+__all__ = ["Bias", "Penalty", "SamplingParams", "Structured"]
 
 
 _COLDEST = 1e-5

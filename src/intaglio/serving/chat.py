@@ -130,17 +130,12 @@ class _Chat:
             told = self._chunk_choice(output, choice)
             choice.begun = True
             if told is not None:
-                yield self._chunk([told], **self._usage_so_far(), **more)
+                yield self._chunk([told], **self._tally.in_chunk(self._body), **more)
         if self._body.include_usage:
             yield self._chunk([], usage=self._tally.usage())
 
     def _chunk(self, choices: list[ChunkChoice], **more: Any) -> ChatChunk:
         return ChatChunk(object="chat.completion.chunk", choices=choices, **self._head, **more)
-
-    def _usage_so_far(self) -> dict[str, Any]:
-        if self._body.continuous_usage:
-            return {"usage": self._tally.usage()}
-        return {"usage": None} if self._body.include_usage else {}
 
     def _prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": self._asked.prompt_ids} if self._body.return_token_ids else {}

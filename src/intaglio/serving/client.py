@@ -3,13 +3,12 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal, Protocol
 
-from intaglio.engine.interface import EngineStats, Output
+from intaglio.engine.interface import EngineStats, Output, Pooling
 from intaglio.engine.sampling_params import SamplingParams
 
-__all__ = ["AsyncEngine", "EngineUnavailable", "Pooling", "State"]
+__all__ = ["AsyncEngine", "EngineUnavailable", "State"]
 
 State = Literal["loading", "ready", "draining", "dead"]
-Pooling = Literal["mean", "last"]
 
 
 class EngineUnavailable(Exception):

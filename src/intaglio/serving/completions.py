@@ -115,14 +115,9 @@ class _Completion:
         """A chunk an output."""
         async for place, output in outputs:
             choice = self._change(place, output)
-            yield Completion(choices=[choice], **self._head, **self._usage_so_far())
+            yield Completion(choices=[choice], **self._head, **self._tally.in_chunk(self._body))
         if self._body.include_usage:
             yield Completion(choices=[], usage=self._tally.usage(), **self._head)
-
-    def _usage_so_far(self) -> dict[str, Any]:
-        if self._body.continuous_usage:
-            return {"usage": self._tally.usage()}
-        return {"usage": None} if self._body.include_usage else {}
 
     def _change(self, place: int, output: Output) -> CompletionChoice:
         """What an output adds to its choice; the first begins with the prompt where that is echoed."""

@@ -15,6 +15,7 @@ from intaglio.serving.client import EngineUnavailable
 from intaglio.serving.errors import ClientGone
 from intaglio.serving.prompts import Job
 from intaglio.serving.protocol.common import PromptTokensDetails, Usage
+from intaglio.serving.protocol.sampling import SamplingBody
 from intaglio.serving.service import Service
 
 __all__ = ["Outputs", "Tally", "begin", "gathered", "unless_gone"]
@@ -126,6 +127,12 @@ class Tally:
             total_tokens=read + self._made,
             prompt_tokens_details=cached,
         )
+
+    def in_chunk(self, body: SamplingBody) -> dict[str, Any]:
+        """What a chunk that adds to a choice says of the usage, by what the request asked for."""
+        if body.continuous_usage:
+            return {"usage": self.usage()}
+        return {"usage": None} if body.include_usage else {}
 
 
 async def _admitted(

@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from intaglio.engine.interface import EngineStats, Output
+from intaglio.engine.interface import EngineStats, Output, Pooling
 from intaglio.engine.sampling_params import SamplingParams
-from intaglio.serving.client import AsyncEngine, EngineUnavailable, Pooling, State
+from intaglio.serving.client import AsyncEngine, EngineUnavailable, State
 
 __all__ = ["MeasuredEngine", "Metrics"]
 

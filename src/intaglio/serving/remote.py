@@ -14,11 +14,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from intaglio.engine.interface import EngineConfig, EngineStats, Output
+from intaglio.engine.interface import EngineConfig, EngineStats, Output, Pooling
 from intaglio.engine.sampling_params import SamplingParams
 from intaglio.errors import UserError
 from intaglio.serving import messages
-from intaglio.serving.client import EngineUnavailable, Pooling, State
+from intaglio.serving.client import EngineUnavailable, State
 from intaglio.serving.messages import HEADER, Launch
 from intaglio.serving.worker import SteppedEngine, work
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from intaglio.engine.interface import Pooling
 from intaglio.errors import UserError
-from intaglio.serving.client import AsyncEngine, EngineUnavailable, Pooling
+from intaglio.serving.client import AsyncEngine, EngineUnavailable
 from intaglio.serving.errors import ApiError
 from intaglio.serving.limits import Admission, Limits
 from intaglio.text.chat import ChatTemplate

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import from_json
 
-from intaglio.engine.sampling_params import Structured
+from intaglio.engine.sampling_params import Bias, Penalty, Structured
 from intaglio.serving.protocol.common import Body, Listed, Problem, StreamOptions, TokenIds
 
 __all__ = ["JsonSchema", "Logprobs", "ResponseFormat", "SamplingBody", "schema_text"]
@@ -16,8 +16,6 @@ _MOST_BIASES = 1024
 Logprobs = Annotated[int, Field(ge=0, le=20)]
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 _Word = Annotated[str, StringConstraints(pattern=r"\S", max_length=1000)]
-_Penalty = Annotated[float, Field(ge=-2, le=2)]
-_Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def schema_text(schema: dict[str, Any] | str) -> str:
@@ -114,9 +112,9 @@ class SamplingBody(Body):
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    logit_bias: Annotated[dict[int, _Bias], BeforeValidator(_few)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[int, Bias], BeforeValidator(_few)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: _Stop | Annotated[Listed[_Stop], Field(max_length=_MOST_STOP_STRINGS)] | None = None
     stop_token_ids: Annotated[TokenIds, Field(max_length=128)] | None = None
