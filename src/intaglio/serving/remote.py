@@ -117,9 +117,10 @@ class RemoteEngine:
         self._state = "ready"
 
     async def ended(self) -> None:
-        """Waits until the engine has hung up."""
+        """Waits until the engine has hung up and is no more, so that two never hold memory at once."""
         assert self._listener is not None, "start() comes first"
         await asyncio.shield(self._listener)
+        await self._close()
 
     async def drain(self, patience: float) -> None:
         """Takes no further request and waits until those that run have ended; after `patience` seconds, aborts them.
