@@ -66,8 +66,7 @@ def measure_ours(job: dict[str, Any]) -> dict[str, float]:
     """Our side, in this process."""
     if job.get("native") is False:
         os.environ["INTAGLIO_NATIVE"] = "off"
-    from intaglio import LLM, SamplingParams
-    from intaglio.engine import native
+    from intaglio import LLM, SamplingParams, native
     from intaglio.engine.interface import EngineConfig
     from intaglio.engine.quantized import weight_bytes
 
@@ -84,7 +83,7 @@ def measure_ours(job: dict[str, Any]) -> dict[str, float]:
 
 def build_native() -> None:
     """The operators, built before anything is timed, as they are from the second start on."""
-    subprocess.run([sys.executable, "-m", "intaglio.engine.native.build"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "intaglio.native.build"], check=True, stdout=subprocess.DEVNULL)
 
 
 def is_here(side: str) -> bool:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from filelock import FileLock
 
-from intaglio.engine import native
-from intaglio.engine.native.library import missing_tools
+from intaglio import native
+from intaglio.native.library import missing_tools
 from shared_cache import shared_home
 
 __all__ = ["native_file", "with_native"]
@@ -25,7 +25,7 @@ def native_file() -> str:
         pytest.skip(f"no {' and '.join(missing)} to build the native operators with")
     folder = shared_home()
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "intaglio.engine.native.build"]
+    command = [sys.executable, "-m", "intaglio.native.build"]
     with FileLock(folder / ".native.lock"):
         environment = {**os.environ, "INTAGLIO_HOME": str(folder)}
         built = subprocess.run(

@@ -21,7 +21,7 @@ FLOORS = (
     {"specs"},
     {"text"},
     {"data"},
-    {"lineage", "planning"},
+    {"lineage", "planning", "native"},
     {"parts"},
     {"models"},
     {"checkpoints"},
@@ -39,6 +39,7 @@ COMPARED_WITH = {
     "transformers",
     "trl",
     "peft",
+    "bitsandbytes",
 }  # what tests hold us against; the core stands without them
 LONGEST_FILE = 500  # lines
 

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intaglio.engine import native
-from intaglio.engine.panels import to_panels
+from intaglio import native
 from intaglio.engine.quantized import BITS, QuantizedLinear, Weights, can_quantize
 from intaglio.models.decoder import Decoder
+from intaglio.native.panels import to_panels
 from intaglio.parts.attention import Attention
 from intaglio.parts.context import AttentionContext
 from intaglio.parts.feed_forward import FeedForward

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intaglio.engine import native
+from intaglio import native
 from intaglio.parts.context import Scores, attend, visible
 from intaglio.specs import AttentionSpec, DecoderSpec, LatentAttentionSpec
 

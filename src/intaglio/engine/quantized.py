@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intaglio.engine import native
-from intaglio.engine.panels import from_columns, from_panels, join_nibbles, split_nibbles, to_columns, to_panels
+from intaglio import native
+from intaglio.native.panels import from_columns, from_panels, join_nibbles, split_nibbles, to_columns, to_panels
 
 __all__ = ["BITS", "Quantized", "QuantizedLinear", "Weights", "can_quantize", "quantize", "weight_bytes"]
 

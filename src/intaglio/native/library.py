@@ -61,7 +61,7 @@ def _start_build() -> str:
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as out:
-            command = [sys.executable, "-m", "intaglio.engine.native.build"]
+            command = [sys.executable, "-m", "intaglio.native.build"]
             quiet = subprocess.DEVNULL
             _BUILDERS.append(subprocess.Popen(command, stdin=quiet, stdout=out, stderr=out, start_new_session=True))
     except OSError as error:

@@ -10,7 +10,7 @@ Legend: N new tokens of S sequences, H query heads, K key/value heads, D and Dv 
 import torch
 from torch import Tensor
 
-from intaglio.engine.native.library import available
+from intaglio.native.library import available
 
 __all__ = ["available", "linear", "paged_attention", "rms_norm", "rotate_", "silu_mul"]
 

@@ -1,4 +1,4 @@
-"""Builds the operators: `python -m intaglio.engine.native.build`, which `library.available` starts beside a process.
+"""Builds the operators: `python -m intaglio.native.build`, which `library.available` starts beside a process.
 
 What comes out is compared with plain torch before it is put in its place, all in this process: if the compiler and the
 processor do not agree, this process dies and nobody ever loads the file.
@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from intaglio.engine.native.library import compiler_flags, library_file, sources
-from intaglio.engine.panels import to_panels
 from intaglio.files import whole_file
+from intaglio.native.library import compiler_flags, library_file, sources
+from intaglio.native.panels import to_panels
 
 __all__ = ["build"]
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intaglio.engine import native
-from intaglio.engine.panels import to_panels
+from intaglio import native
+from intaglio.native.panels import to_panels
 from intaglio.parts.position import rotate
 from native_build import native_file, with_native
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from intaglio.engine.panels import (
+from intaglio.native.panels import (
     from_columns,
     from_panels,
     join_nibbles,

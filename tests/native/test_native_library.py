@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from intaglio.engine.native import library
 from intaglio.files import home
+from intaglio.native import library
 
 
 class Started:
@@ -44,7 +44,7 @@ def test_what_is_not_built_is_built_beside(started: Started, caplog: pytest.LogC
     with caplog.at_level(logging.INFO):
         assert not library.available()
         assert not library.available()
-    assert [command[1:] for command in started.commands] == [["-m", "intaglio.engine.native.build"]]
+    assert [command[1:] for command in started.commands] == [["-m", "intaglio.native.build"]]
     assert started.settings["start_new_session"]  # it outlives this process
     (record,) = caplog.records
     assert "for the next start" in record.getMessage()
