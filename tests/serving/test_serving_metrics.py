@@ -1,11 +1,13 @@
 """What the server counts: every name once, the right numbers, and nothing made up while there is no engine."""
 
 import asyncio
+import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from intaglio.engine.sampling_params import SamplingParams
+from intaglio.errors import UserError
 from intaglio.serving.metrics import MeasuredEngine, Metrics
 from intaglio.serving.remote import LocalEngine
 from stepped_engine import SteppedToy
@@ -98,12 +100,24 @@ def test_what_is_left_early_counts_as_aborted_and_has_no_latency() -> None:
     assert found["num_requests_running"] == 0
 
 
+def test_what_is_refused_never_ended() -> None:
+    async def test() -> dict[str, float]:
+        metrics, local = Metrics("toy"), LocalEngine(SteppedToy())
+        await local.start()
+        engine = MeasuredEngine(local, metrics)
+        with pytest.raises(UserError):
+            await anext(engine.generate("a", [1] * (local.max_model_len + 1), SamplingParams(max_tokens=1)))
+        found = numbers(await metrics.exposition(engine))
+        await local.stop()
+        return found
+
+    assert not [name for name in asyncio.run(test()) if name.startswith("request_success_total")]
+
+
 def test_time_counts_from_the_arrival() -> None:
     async def test() -> dict[str, float]:
         metrics, local = Metrics("toy"), LocalEngine(SteppedToy())
         await local.start()
-        import time
-
         engine = MeasuredEngine(local, metrics)
         async for _ in engine.generate("a", [1], SamplingParams(max_tokens=1), arrival=time.monotonic() - 100):
             pass

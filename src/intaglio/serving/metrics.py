@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from intaglio.engine.interface import EngineStats, Output, Pooling
 from intaglio.engine.sampling_params import SamplingParams
+from intaglio.errors import UserError
 from intaglio.serving.client import AsyncEngine, EngineUnavailable, State
 
 __all__ = ["MeasuredEngine", "Metrics"]
@@ -147,19 +148,18 @@ class _Request:
         if output.finish_reason:
             metrics.ended(output.finish_reason)
 
-    def close(self, complete: bool) -> None:
-        """The request is over; `complete` unless its reader left or the engine died."""
-        if not complete:
-            self._metrics.ended("abort")
-        elif self._made:
-            self._metrics.latency.observe(self._last - self._arrival)
-            self._metrics.decoding.observe(self._last - self._first)
-            self._metrics.made.observe(sum(self._made.values()))
-            self._metrics.longest.observe(max(self._made.values()))
+    def complete(self) -> None:
+        """All its outputs have come."""
+        metrics = self._metrics
+        if self._made:
+            metrics.latency.observe(self._last - self._arrival)
+            metrics.decoding.observe(self._last - self._first)
+            metrics.made.observe(sum(self._made.values()))
+            metrics.longest.observe(max(self._made.values()))
             if self._begun is not None:
-                self._metrics.queued.observe(self._begun - self._arrival)
-                self._metrics.prefilling.observe(self._first - self._begun)
-                self._metrics.inferring.observe(self._last - self._begun)
+                metrics.queued.observe(self._begun - self._arrival)
+                metrics.prefilling.observe(self._first - self._begun)
+                metrics.inferring.observe(self._last - self._begun)
 
 
 class MeasuredEngine:
@@ -196,15 +196,17 @@ class MeasuredEngine:
         """See `AsyncEngine`."""
         request = _Request(self._metrics, time.monotonic() if arrival is None else arrival)
         passed_on = self._engine.generate(request_id, prompt_ids, params, priority=priority, salt=salt)
-        complete = False
         try:
             async with aclosing(passed_on) as outputs:
                 async for output in outputs:
                     request.see(output)
                     yield output
-            complete = True
-        finally:
-            request.close(complete)
+        except UserError:  # refused: it never was one of the engine's
+            raise
+        except BaseException:  # its reader has left, or the engine died
+            self._metrics.ended("abort")
+            raise
+        request.complete()
 
     async def abort(self, request_id: str) -> None:
         """See `AsyncEngine`."""
