@@ -91,3 +91,31 @@ class TestFineTuning:
         with torch.inference_mode():
             ours = llm.model(torch.tensor([ids]))[0]
         assert (ours - reference.logits(ids)).abs().max() <= 1e-3
+
+
+class TestAdapters:
+    @pytest.mark.parametrize("kind", ["lora", "qlora"])
+    def test_they_learn_nearly_what_the_weights_do(self, runs: Path, kind: str) -> None:
+        whole, answers = (trained(f"{name}-smollm2", runs / name)["answers"] for name in ("sft", kind))
+        gains = [found["tuned over untuned"]["difference"] for found in (answers, whole)]
+        assert gains[0] >= gains[1] - 0.05
+        tokens, speeds = (logged(runs / kind, key) for key in ("tokens", "tokens_per_second"))
+        assert sum(count / speed for count, speed in zip(tokens, speeds, strict=True)) < 300
+
+
+class TestBeforeAttention:
+    def test_it_normalises_dates_in_ten_minutes(self, runs: Path) -> None:
+        answers = trained("attention-dates", runs / "attention-dates")["answers"]
+        assert answers["rows"] == 1000
+        assert answers["tuned"]["exact_match"] >= 0.98
+        tokens, speeds = (logged(runs / "attention-dates", key) for key in ("tokens", "tokens_per_second"))
+        assert sum(count / speed for count, speed in zip(tokens, speeds, strict=True)) < 600
+
+    @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+    def test_a_recurrent_model_learns_code(self, runs: Path, cell: str) -> None:
+        report = trained(f"{cell}-lm", runs / f"{cell}-lm")
+        assert logged(runs / f"{cell}-lm", "eval_bits_per_byte")[-1] < report["yardsticks"]["byte_5gram"]
+
+    def test_words_get_their_parts_of_speech(self, runs: Path) -> None:
+        trained("tagger-bilstm", runs / "tagger-bilstm")
+        assert logged(runs / "tagger-bilstm", "eval_accuracy")[-1] > 0.9
