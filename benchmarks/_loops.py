@@ -7,11 +7,13 @@ import numpy as np
 import torch
 
 from intaglio import load_model
+from intaglio.adapters.attach import attach
 from intaglio.data.examples import Example
 from intaglio.data.store import InMemory
 from intaglio.models.decoder import Decoder
 from intaglio.models.init import init_weights
 from intaglio.specs import DecoderSpec
+from intaglio.specs.adapter import LoRASpec
 from intaglio.training.batches import Batch, BatchStream, make_batch
 from intaglio.training.loop import Loop
 from intaglio.training.master import MasterWeights
@@ -19,7 +21,7 @@ from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.optimizer import OptimizerSpec, build_optimizers
 from intaglio.training.schedule import ScheduleSpec
 
-__all__ = ["SMALL", "SMALL_BATCH", "SMALL_LENGTH", "ChatsInOrder", "fine_tuning", "mfu", "pretraining"]
+__all__ = ["SMALL", "SMALL_BATCH", "SMALL_LENGTH", "ChatsInOrder", "adapting", "fine_tuning", "mfu", "pretraining"]
 
 SMALL = {"vocab_size": 4096, "layers": 7, "hidden_size": 320, "num_heads": 5, "intermediate_size": 864}
 """A LLaMA-style model of 10 million parameters with tied embeddings; every side builds it from these numbers."""
@@ -52,6 +54,13 @@ class ChatsInOrder(BatchStream):
 def fine_tuning(directory: Path, stream: BatchStream) -> Loop:
     """SmolLM2 in bf16 with fp32 masters and AdamW, one micro-batch a step."""
     return _loop(load_model(directory, dtype="float32"), torch.bfloat16, stream)
+
+
+def adapting(directory: Path, stream: BatchStream, spec: LoRASpec) -> Loop:
+    """SmolLM2 frozen in bf16 and an fp32 adapter beside it, AdamW, one micro-batch a step."""
+    model = load_model(directory, dtype="bfloat16")
+    attach(model, spec)
+    return _loop(model, torch.float32, stream)
 
 
 def pretraining(dtype: torch.dtype) -> Loop:

@@ -36,8 +36,13 @@ TRL: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+LORA: dict[str, Any] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+"""PEFT's arguments and ours alike."""
+
+
+def main(program: str = __file__, what: str | None = __doc__, lora: bool = False) -> None:
+    """Compares the sides; of the weights, or (`program` being another file) of an adapter."""
+    parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4, help="measured steps of each side, after one that is not")
@@ -45,30 +50,33 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.side:
-        figures = ours(options.steps) if options.side == "ours" else trl(TRL[options.side], options.steps)
+        mine = options.side == "ours"
+        figures = ours(options.steps, lora) if mine else trl(TRL[options.side], options.steps, lora)
         print(json.dumps(figures))
         return
-    command = [sys.executable, __file__, "--threads", str(options.threads), "--steps", str(options.steps), "--side"]
-    compare(apart_in_turn({side: [*command, side] for side in ("ours", *TRL)}, options.rounds, options.threads))
+    command = [sys.executable, program, "--threads", str(options.threads), "--steps", str(options.steps), "--side"]
+    sides = {side: [*command, side] for side in ("ours", *TRL)}
+    compare("train_lora" if lora else "train_trl", apart_in_turn(sides, options.rounds, options.threads))
 
 
-def ours(steps: int) -> dict[str, float]:
+def ours(steps: int, lora: bool) -> dict[str, float]:
     """Real tokens per second of whole optimizer steps, the peak of memory, and the first step's loss."""
-    from _loops import ChatsInOrder, fine_tuning
+    from _loops import ChatsInOrder, adapting, fine_tuning
 
     from intaglio import load_tokenizer
+    from intaglio.specs.adapter import LoRASpec
 
     directory = model_directory()
-    examples = encoded(ALL_CHATS, load_tokenizer(directory))
-    loop = fine_tuning(directory, ChatsInOrder(examples, CHATS))
+    stream = ChatsInOrder(encoded(ALL_CHATS, load_tokenizer(directory)), CHATS)
+    loop = adapting(directory, stream, LoRASpec(**LORA)) if lora else fine_tuning(directory, stream)
     first = loop.step()
     start = time.perf_counter()
     tokens = sum(loop.step().tokens for _ in range(steps))
     return _figures(tokens, time.perf_counter() - start, first.loss)
 
 
-def trl(settings: dict[str, Any], steps: int) -> dict[str, float]:
-    """The same of SFTTrainer; it counts real tokens itself."""
+def trl(settings: dict[str, Any], steps: int, lora: bool) -> dict[str, float]:
+    """The same of SFTTrainer, with PEFT's LoRA; it counts real tokens itself."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import SFTConfig, SFTTrainer
@@ -88,16 +96,23 @@ def trl(settings: dict[str, Any], steps: int) -> dict[str, float]:
             **settings,
         )
         trainer = SFTTrainer(
-            model=AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32),
+            model=AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16 if lora else torch.float32),
             args=config,
             train_dataset=Dataset.from_list([{"messages": chat} for chat in conversations(ALL_CHATS)]),
             processing_class=AutoTokenizer.from_pretrained(directory),
             callbacks=[ends := _step_ends()],
+            peft_config=_peft_config() if lora else None,
         )
         trainer.train()
     logged = [line for line in trainer.state.log_history if "num_tokens" in line and "loss" in line]
     tokens = logged[-1]["num_tokens"] - logged[0]["num_tokens"]
     return _figures(tokens, ends.times[-1] - ends.times[0], logged[0]["loss"])
+
+
+def _peft_config() -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(**LORA)
 
 
 def _step_ends() -> Any:
@@ -123,7 +138,7 @@ def _figures(tokens: float, seconds: float, loss: float) -> dict[str, float]:
     }
 
 
-def compare(found: dict[str, dict[str, float]]) -> None:
+def compare(name: str, found: dict[str, dict[str, float]]) -> None:
     """Ratios to SFTTrainer as it comes, and to the fastest way to run it."""
     mine = found.pop("ours")
     fastest = max(found, key=lambda name: found[name]["tokens_per_second"])
@@ -135,7 +150,7 @@ def compare(found: dict[str, dict[str, float]]) -> None:
         return round(mine["peak_gigabytes"] / found[peer]["peak_gigabytes"], 2)
 
     report(
-        "train_trl",
+        name,
         ours=mine,
         trl=found,
         ratio=speed("padded"),

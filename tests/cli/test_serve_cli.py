@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from intaglio.engine.interface import EngineConfig
+from intaglio.retrieval import embedder
 from intaglio.serving.client import EngineUnavailable
 from intaglio.serving.messages import Launch
 from intaglio.serving.remote import ProcessEngine
@@ -17,6 +18,7 @@ from intaglio.serving.server import Server
 from intaglio.serving.service import Service
 from intaglio.serving.vllm import Handover
 from running import Run
+from toy_documents import ToyEmbedder, toy_searcher
 
 
 @dataclass
@@ -121,6 +123,20 @@ def test_the_models_own_sampling_is_the_default(run: Run, started: Started, toy_
     assert started.service.defaults == {"temperature": 0.6, "top_p": 0.95, "forbidden_token_ids": (7,)}
 
 
+def test_documents_are_opened(
+    run: Run, started: Started, toy_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedder, "load_embedder", lambda name: ToyEmbedder())
+    toy_searcher(tmp_path).close()
+    assert run("serve", toy_dir, "--port", 0, "--rag", tmp_path / "index", "--rag-budget", 700).status == 0
+    grounding = started.service.grounding
+    assert grounding is not None
+    assert (grounding.searcher.index.path, grounding.budget) == (tmp_path / "index", 700)
+    assert (tmp_path / "index" / "threshold.json").exists()
+    refusal = run("serve", toy_dir, "--port", 0, "--rag-budget", 700).refusal
+    assert "--rag-budget: there are no documents" in refusal
+
+
 def test_mistakes_are_one_line(run: Run, started: Started, toy_dir: Path) -> None:
     assert "unknown model 'nothing'" in run("serve", "nothing").refusal
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -151,7 +167,7 @@ def test_vllm_gets_the_same_options(run: Run, started: Started, toy_dir: Path) -
     assert not started.launches
 
 
-@pytest.mark.parametrize("option", [["--trust-templates"], ["--pooling", "last"], ["--max-waiting", 7]])
+@pytest.mark.parametrize("option", [["--trust-templates"], ["--pooling", "last"], ["--max-waiting", 7], ["--rag", "i"]])
 def test_what_vllm_lacks_is_refused(run: Run, started: Started, toy_dir: Path, option: list[Any]) -> None:
     refusal = run("serve", toy_dir, "--engine", "vllm", *option).refusal
     assert f"{option[0]}: vLLM has no such option" in refusal

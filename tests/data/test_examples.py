@@ -58,7 +58,13 @@ def tokens(example: Example, ours: Tokenizer) -> list[str | None]:
     return [ours.token(int(i)) for i in example.ids]
 
 
-ENDS = {"chatml": "<|im_end|>", "qwen": "<|im_end|>", "gemma": "<end_of_turn>", "llama3": "<|eot_id|>"}
+ENDS = {
+    "chatml": "<|im_end|>",
+    "qwen": "<|im_end|>",
+    "gemma": "<end_of_turn>",
+    "llama3": "<|eot_id|>",
+    "phi3": "<|end|>",
+}
 
 
 @pytest.mark.parametrize("name", template_names())

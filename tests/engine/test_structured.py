@@ -143,6 +143,8 @@ def test_what_makes_no_sense_is_said_in_one_line(structured: Structured, message
         (json_shape({"$ref": "http://127.0.0.1:9/x"}), "does not fetch"),
         (Structured(kind="regex", value="(" * 5000 + "a"), "structured.regex: .*invalid regex"),
         (Structured(kind="json_schema", value='{"items":' * 50000), "structured.json_schema: not JSON"),
+        (Structured(kind="regex", value="\ud800"), "structured.regex: .*surrogates not allowed"),
+        (Structured(kind="json_schema", value=f'{{"const": {10**400}}}'), "structured.json_schema: .*serializable"),
     ],
 )
 def test_a_hostile_shape_is_refused_and_not_quoted_at_length(structured: Structured, message: str) -> None:

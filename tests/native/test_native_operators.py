@@ -42,18 +42,26 @@ def test_products(dtype: torch.dtype, outputs: int, inputs: int) -> None:
     for rows in (1, 2, 3, 4, 7, 70):
         x = torch.randn(rows, inputs).to(dtype)
         expected = F.linear(x.double(), weight.double(), bias.double())
-        made = native.linear(x, to_panels(weight), bias, outputs)
+        made = native.linear(x, to_panels(weight, 2), bias, outputs)
         assert made.dtype == dtype
         torch.testing.assert_close(made.double(), expected, rtol=TOLERANCE[dtype], atol=1e-4)
 
 
 @every_dtype
 def test_a_row_does_not_depend_on_its_neighbours(dtype: torch.dtype, two_threads: None) -> None:
-    weight, x = to_panels(weights(200, 96)), torch.randn(67, 96).to(dtype)
+    weight, x = to_panels(weights(200, 96), 2), torch.randn(67, 96).to(dtype)
     together = native.linear(x, weight, None, 200)
     torch.set_num_threads(1)
     for row in (0, 3, 64, 66):
         assert torch.equal(native.linear(x[row : row + 1], weight, None, 200)[0], together[row])
+
+
+def test_a_wide_product_is_not_rounded_to_bf16() -> None:
+    weight, x = weights(40, 96), torch.randn(5, 96).bfloat16()
+    wide = native.linear(x, to_panels(weight, 2), None, 40, wide=True)
+    assert wide.dtype == torch.float32
+    torch.testing.assert_close(wide.double(), F.linear(x.double(), weight.double()), rtol=1e-5, atol=1e-5)
+    assert torch.equal(wide.bfloat16(), native.linear(x, to_panels(weight, 2), None, 40))
 
 
 # Attention

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
@@ -15,6 +14,7 @@ from intaglio.planning.activations import activations
 from intaglio.specs import DecoderSpec
 from intaglio.training import tricks
 from intaglio.training.tricks import recompute_activations
+from measured_memory import kept
 from tiny_specs import LATENT, ZOO, attention, block, decoder, with_attention, with_moe
 
 TOKENS = 12
@@ -30,24 +30,6 @@ SPECS = {
     "groups by their best, with a bias": with_moe(router={"num_groups": 4, "top_groups": 2, "bias_correction": True}),
     "narrow experts": with_moe(expert={"intermediate_size": 12, "activation": "gelu"}),
 }
-
-
-def kept(model: Decoder, context: Causal, positions: torch.Tensor) -> int:
-    """Bytes of the storages that autograd keeps of a forward to the hidden states, parameters left out."""
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    storages: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            storages[storage.data_ptr()] = storage
-        return tensor
-
-    ids = torch.randint(model.spec.vocab_size, positions.shape)
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = model.hidden_states(ids, positions, context)
-    assert out.requires_grad
-    return sum(storage.nbytes() for storage in storages.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])

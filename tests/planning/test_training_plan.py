@@ -8,22 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.profiler import ProfilerActivity, profile
 
 from intaglio.errors import UserError
 from intaglio.lineage import preset
 from intaglio.models.decoder import Decoder
-from intaglio.parts.context import Packed
 from intaglio.planning import plan_training
 from intaglio.specs import DecoderSpec
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
-from intaglio.training.optimizer import OptimizerSpec, build_optimizers
-from intaglio.training.tricks import recompute_activations
+from measured_memory import CHUNK, DOCUMENTS, TOKENS, Every, Run, allocated
 from tiny_specs import GATED, LAYER, ZOO, block, decoder
-
-TOKENS, CHUNK = 256, 64
-DOCUMENTS = (32,) * 8
 
 SPECS = {
     "LLaMA-like": decoder(block(repeat=3), vocab_size=2048),
@@ -33,68 +26,12 @@ SPECS = {
 }
 
 
-Every = int | Literal["selective"]
-
-
-class Run:
-    """One micro-batch a step, as the loop does it."""
-
-    def __init__(
-        self, spec: DecoderSpec, dtype: torch.dtype, optimizer: Literal["adamw", "muon"], every: Every
-    ) -> None:
-        self.model = Decoder(spec)
-        self.masters = MasterWeights(self.model, dtype)
-        self.optimizers = build_optimizers(OptimizerSpec(kind=optimizer), self.masters.masters)
-        if every:
-            recompute_activations(self.model, every)
-        self.ids = torch.randint(spec.vocab_size, (1, TOKENS))
-        self.step()  # makes what stays
-
-    def loss(self) -> Tensor:
-        """The chunked loss; nothing of the forward outlives it but what autograd keeps."""
-        positions = torch.cat([torch.arange(length) for length in DOCUMENTS])[None]
-        hidden = self.model.hidden_states(self.ids, positions, Packed(DOCUMENTS))[0]
-        every = torch.arange(TOKENS)
-        cap, weight = self.model.spec.logit_softcap, self.model.lm_head.weight
-        return chunked_cross_entropy(hidden[every], weight, self.ids[0], chunk=CHUNK, softcap=cap)
-
-    def step(self) -> None:
-        self.masters.zero_grad()
-        self.loss().backward()
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.masters.publish()
-
-    def resident(self) -> int:
-        """Bytes of weights, masters, gradients and moments."""
-        masters = self.masters.parameters()
-        states = [state for optimizer in self.optimizers for state in optimizer.state.values()]
-        tensors = {id(p): p for p in [*self.model.parameters(), *masters]}
-        grads = sum(p.grad.nbytes for p in masters if p.grad is not None)
-        moments = sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
-        return sum(p.nbytes for p in tensors.values()) + grads + moments
-
-
-def allocated(work: Callable[[], None]) -> int:
-    """The most bytes that stand allocated while `work` runs, beyond those before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
-    assert seen.profiler is not None
-    events = seen.profiler.kineto_results.events()
-    total = peak = 0
-    for event in events:
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            peak = max(peak, total)
-    return peak
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SPECS)
 def test_the_plan_is_what_a_step_takes(name: str, dtype: str, optimizer: Literal["adamw", "muon"]) -> None:
     plan = plan_training(SPECS[name], TOKENS, dtype=dtype, optimizer=optimizer, chunk=CHUNK, documents=DOCUMENTS)
-    run = Run(SPECS[name], getattr(torch, dtype), optimizer, every=0)
+    run = Run(Decoder(SPECS[name]), getattr(torch, dtype), optimizer, every=0)
     assert plan.resident == run.resident()
     assert plan.peak - plan.resident == pytest.approx(allocated(run.step), rel=0.02)
 
@@ -103,7 +40,7 @@ def test_the_plan_is_what_a_step_takes(name: str, dtype: str, optimizer: Literal
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_checkpointed_step_takes_what_is_planned(dtype: str, every: Every) -> None:
     spec = SPECS["LLaMA-like"]
-    run = Run(spec, getattr(torch, dtype), "adamw", every)
+    run = Run(Decoder(spec), getattr(torch, dtype), "adamw", every)
     plan = plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK, checkpoint_every=every, documents=DOCUMENTS)
     assert plan.peak - plan.resident == pytest.approx(allocated(run.step), rel=0.1)
     assert plan.peak < plan_training(spec, TOKENS, dtype=dtype, chunk=CHUNK).peak

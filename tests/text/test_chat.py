@@ -14,7 +14,7 @@ from intaglio.text.chat_templates import load_template, template_names
 from intaglio.text.tokenizer import Tokenizer, add_border_tokens
 from toy_tokenizers import FAMILY_TOKENS, byte_level, sentencepiece
 
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", *FAMILY_TOKENS)
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|end|>", "<s>", "</s>", *FAMILY_TOKENS)
 NAMED = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
@@ -118,6 +118,7 @@ def test_text_ids_and_mask_equal_transformers(name: str, build: Any, prompt: boo
 
 S, E = "<s>", "</s>"
 FORMATS = {
+    "alpaca": "S\n\n### Instruction:\nU\n\n### Response:\nA</s>\n\n### Instruction:\nV\n\n### Response:\n",
     "chatml": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
     "<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n",
     "gemma": "<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n"
@@ -127,6 +128,7 @@ FORMATS = {
     "U<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|>"
     "<|start_header_id|>user<|end_header_id|>\n\nV<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
     "mistral": "<s>[INST] U[/INST] A</s>[INST] S\n\nV[/INST]",
+    "phi3": "<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\nA<|end|>\n<|user|>\nV<|end|>\n<|assistant|>\n",
     "zephyr": "<|system|>\nS</s>\n<|user|>\nU</s>\n<|assistant|>\nA</s>\n<|user|>\nV</s>\n<|assistant|>\n",
 }
 FORMATS["qwen"] = FORMATS["chatml"]

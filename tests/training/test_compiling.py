@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from intaglio.adapters.attach import attach
 from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.parts.context import Packed
+from intaglio.specs.adapter import LoRASpec
 from intaglio.training.compiling import compile_parts, require_compiler
 from intaglio.training.tricks import recompute_activations
 from tiny_specs import LAYER, RMS, attention, block, decoder, with_moe
@@ -68,6 +70,16 @@ def test_ragged_rows_are_captured_once(name: str, checkpointing: int) -> None:
         with torch.no_grad():
             torch.testing.assert_close(compiled.eval()(torch.ones(3, 1).long()), plain(torch.ones(3, 1).long()))
     assert compiled.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_adapters_are_captured_too() -> None:
+    compiled, plain = model_of("plain"), model_of("plain")
+    for model in (compiled, plain):
+        attach(model, LoRASpec(r=4))
+    compile_parts(compiled, backend="aot_eager")
+    assert_same(compiled, plain, RAGGED[0])
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert_same(compiled, plain, RAGGED[2])
 
 
 def test_compiled_equals_eager() -> None:

@@ -29,7 +29,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows_for(name: str, folder: Path) -> Path:
     """Rows in the format that the recipe's own data have."""
-    if "chat" in name or "sft" in name:
+    if "chat" in name or "sft" in name or "lora" in name:
         rows: list[dict[str, Any]] = [
             {
                 "messages": [
@@ -83,8 +83,9 @@ def test_it_trains(recipe: Path, tmp_path: Path, toy: Path) -> None:
     assert outcome.steps == 2
     assert outcome.loss is not None
     assert outcome.eval_loss is not None
-    assert (outcome.run / "model" / "model.safetensors").exists()
     text = recipe.read_text(encoding="utf-8")
+    made = "adapter/adapter_model" if "\nadapter:" in text else "model/model"
+    assert (outcome.run / f"{made}.safetensors").exists()
     report = json.loads((outcome.run / "report.json").read_text()) if (outcome.run / "report.json").exists() else {}
     if "\nyardsticks:" in text:
         assert report["yardsticks"]["byte_5gram"] > 0
@@ -108,6 +109,8 @@ def test_the_recipes_are_those_the_house_promises() -> None:
         "continue-pretraining",
         "sft-smollm2",
         "chat-smollm2",
+        "lora-smollm2",
+        "qlora-smollm2",
         "sft-chat-mix",
         "classify-gpt1",
         "rnn-lm",

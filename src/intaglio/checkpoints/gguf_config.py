@@ -8,7 +8,7 @@ from intaglio.checkpoints.gguf_container import Container
 from intaglio.checkpoints.gguf_families import FAMILIES, Family
 from intaglio.errors import UserError, nearest
 
-__all__ = ["build_config", "choose_family", "stop_ids"]
+__all__ = ["FRACTIONS", "STOPS", "build_config", "choose_family", "llama3_divisors", "stop_ids"]
 
 FRACTIONS: Final = {
     "attention.layer_norm_epsilon",
@@ -167,12 +167,12 @@ def _llama3_scaling(reader: _Keys, theta: float) -> dict[str, Any]:
     assert reader.rope_factors is not None
     stored = reader.container.raw(reader.rope_factors).view(np.float32)
     scaling = {"rope_type": "llama3", "factor": float(stored.max()), **LLAMA3}
-    if not np.allclose(stored, _llama3_divisors(len(stored), theta, scaling), rtol=1e-3):
+    if not np.allclose(stored, llama3_divisors(len(stored), theta, scaling), rtol=1e-3):
         raise reader.error("the tensor 'rope_freqs.weight' does not hold Llama 3's rotary scaling")
     return scaling
 
 
-def _llama3_divisors(count: int, theta: float, scaling: dict[str, Any]) -> np.ndarray[Any, Any]:
+def llama3_divisors(count: int, theta: float, scaling: dict[str, Any]) -> np.ndarray[Any, Any]:
     """(D/2,): 1 for fast frequencies, `factor` for slow ones, in between interpolated in the frequency (Llama 3.1)."""
     wavelength = 2 * np.pi * theta ** (np.arange(count) / count)
     turns = scaling["original_max_position_embeddings"] / wavelength

@@ -1,6 +1,6 @@
 """What each GGUF architecture is in Hugging Face's terms: one table of keys and one of tensors per family.
 
-Conventions of llama.cpp's converters, which these tables undo:
+Conventions of llama.cpp's converters, which these tables undo and `gguf_export` follows:
 
 - llama (and Mixtral, Mistral): the rows of q and k are reordered so that a rotary pair is two neighbours; Hugging
   Face keeps the first and the second halves of a head apart.
@@ -16,28 +16,47 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["FAMILIES", "Family", "Rule"]
+__all__ = ["FAMILIES", "WRITTEN_AS", "Family", "Rule", "Transform"]
 
 Config = Mapping[str, Any]
-Transform = Callable[[torch.Tensor, Config], torch.Tensor]
+Change = Callable[[torch.Tensor, Config], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What a tensor's numbers are in GGUF and at Hugging Face; `config` is the latter's.
+
+    Attributes:
+        read: from GGUF's.
+        write: to GGUF's.
+        turns: whether the shape is turned round.
+    """
+
+    read: Change
+    write: Change
+    turns: bool = False
 
 
 def _halves(heads_key: str) -> Transform:
-    """Rotary pairs from neighbours to halves: rows (H, D/2, 2) become (H, 2, D/2)."""
+    """Rotary pairs are neighbours there, rows (H, D/2, 2), and halves here, (H, 2, D/2)."""
 
-    def transform(tensor: torch.Tensor, config: Config) -> torch.Tensor:
+    def read(tensor: torch.Tensor, config: Config) -> torch.Tensor:
         pairs = tensor.reshape(config[heads_key], config["head_dim"] // 2, 2, -1)
         return pairs.transpose(1, 2).reshape(tensor.shape)
 
-    return transform
+    def write(tensor: torch.Tensor, config: Config) -> torch.Tensor:
+        halves = tensor.reshape(config[heads_key], 2, config["head_dim"] // 2, -1)
+        return halves.transpose(1, 2).reshape(tensor.shape)
+
+    return Transform(read, write)
 
 
-def _minus_one(tensor: torch.Tensor, config: Config) -> torch.Tensor:
-    return tensor - 1
-
-
-def _transposed(tensor: torch.Tensor, config: Config) -> torch.Tensor:
+def _turned(tensor: torch.Tensor, config: Config) -> torch.Tensor:
     return tensor.T.contiguous()
+
+
+_TRANSPOSED: Final = Transform(_turned, _turned, turns=True)
+_ONE_MORE: Final = Transform(lambda tensor, config: tensor - 1, lambda tensor, config: tensor + 1)
 
 
 @dataclass(frozen=True)
@@ -54,7 +73,7 @@ class Rule:
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the result, for one stored as `stored`."""
-        return stored[::-1] if self.transform is _transposed else stored
+        return stored[::-1] if self.transform and self.transform.turns else stored
 
 
 @dataclass(frozen=True)
@@ -147,7 +166,7 @@ QWEN_EXPERTS: Final = {
 
 
 def _offset_norms(rules: Mapping[str, Rule]) -> dict[str, Rule]:
-    return {gguf: Rule(rule.name, _minus_one) if gguf.endswith("norm.weight") else rule for gguf, rule in rules.items()}
+    return {gguf: Rule(rule.name, _ONE_MORE) if gguf.endswith("norm.weight") else rule for gguf, rule in rules.items()}
 
 
 def _gpt2_tensors() -> dict[str, Rule]:
@@ -167,7 +186,7 @@ def _gpt2_tensors() -> dict[str, Rule]:
         "output.weight": Rule("lm_head.weight"),
     }
     for gguf, ours in parts.items():
-        turn = None if gguf.endswith("norm") else _transposed
+        turn = None if gguf.endswith("norm") else _TRANSPOSED
         rules[f"blk.{{i}}.{gguf}.weight"] = Rule(f"transformer.h.{{i}}.{ours}.weight", turn)
         rules[f"blk.{{i}}.{gguf}.bias"] = Rule(f"transformer.h.{{i}}.{ours}.bias")
     return rules
@@ -308,3 +327,18 @@ FAMILIES: Final[dict[str, Callable[[Config], Family]]] = {
     "qwen3moe": _one(QWEN3_MOE),
 }
 """GGUF's `general.architecture` -> the family, chosen by the metadata."""
+
+WRITTEN_AS: Final = {
+    family.model_type: (architecture, family)
+    for architecture, families in {
+        "gemma2": (GEMMA2,),
+        "gemma3": (GEMMA3,),
+        "gpt2": (GPT2,),
+        "llama": (LLAMA, MISTRAL, MIXTRAL),
+        "qwen2": (QWEN2,),
+        "qwen3": (QWEN3,),
+        "qwen3moe": (QWEN3_MOE,),
+    }.items()
+    for family in families
+}
+"""Hugging Face's `model_type` -> what GGUF calls the architecture, and the family."""

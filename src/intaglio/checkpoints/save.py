@@ -9,10 +9,12 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from intaglio.checkpoints.four_bits import as_stored, quantization_config, stored_tensors, their_weights
 from intaglio.checkpoints.maps import MAPS
 from intaglio.checkpoints.sources import INDEX_FILE, WEIGHTS_FILE
 from intaglio.checkpoints.weight_map import links_of
 from intaglio.files import whole_directory, write_json
+from intaglio.models.quantize import quantized_matrices
 from intaglio.specs.families import config_of
 from intaglio.text.tokenizer import Tokenizer
 
@@ -30,7 +32,8 @@ def save_model(
 ) -> None:
     """Writes config, generation config, weights and, where there is one, tokenizer and chat template.
 
-    Tied weights are written once. The config is that of the first family that says exactly what `model.spec` says.
+    Tied weights are written once. Matrices of 4 bits stay so, as bitsandbytes lays them out. The config is that of the
+    first family that says exactly what `model.spec` says.
 
     Args:
         model: what to write, of any kind of ours, in its dtype.
@@ -48,7 +51,7 @@ def save_model(
     start = {"decoder_start_token_id": model.spec.start_token_id} if hasattr(model.spec, "start_token_id") else {}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     with whole_directory(path) as beside:
-        write_json(beside / "config.json", {**config, **tokens, "dtype": dtype})
+        write_json(beside / "config.json", {**config, **tokens, "dtype": dtype, **quantization_config(model)})
         write_json(beside / "generation_config.json", {**tokens, **start, **(generation_config or {})})
         write_weights(model, beside, MAPS.get(config["model_type"]), max_shard_bytes)
         if tokenizer:
@@ -82,12 +85,20 @@ def write_weights(model: Any, path: Path, rules: Any, max_shard_bytes: int, with
 
 
 def _their_tensors(model: Any, rules: Any, without: Container[str]) -> Iterator[tuple[str, Tensor]]:
-    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    matrices, state = quantized_matrices(model), {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for link in links_of(model, rules):
         if link.ours[0] in without:
             continue
-        ours = [state[name].detach() for name in link.ours]
-        for name, tensor in zip(link.theirs, link.transform.to_theirs(ours, model.spec), strict=True):
+        if link.ours[0] in matrices:
+            link = as_stored(link)
+            four = their_weights([matrices[name].weights() for name in link.ours], link.transform, model.spec)
+            theirs = {
+                n: t for name, one in zip(link.theirs, four, strict=True) for n, t in stored_tensors(name, one).items()
+            }
+        else:
+            ours = [state[name].detach() for name in link.ours]
+            theirs = dict(zip(link.theirs, link.transform.to_theirs(ours, model.spec), strict=True))
+        for name, tensor in theirs.items():
             yield name, tensor.to("cpu").contiguous()
 
 

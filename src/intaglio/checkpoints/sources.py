@@ -58,6 +58,17 @@ class SafetensorsSource:
             raise UserError(what, where=self.where, mend="quantised safetensors are not supported")
         return stored.to(dtype, copy=True)  # the file is mapped: a copy is aligned and outlives it
 
+    def stored(self, name: str) -> Tensor:
+        """One tensor as it is.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        if name not in self._files:
+            raise UserError(f"tensor {name!r} is missing", where=self.where, mend="fetch the model again")
+        stored: Tensor = self._files[name].get_tensor(name)
+        return stored.clone()
+
 
 def _files(directory: Path) -> list[Path]:
     index = directory / INDEX_FILE

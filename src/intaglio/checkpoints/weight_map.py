@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from intaglio.models.quantize import plain_tensors
 from intaglio.specs import LatentAttentionSpec
 
 __all__ = [
@@ -134,7 +135,7 @@ class Link:
 
 def links_of(model: nn.Module, rules: Rules | None) -> list[Link]:
     """Every tensor of `model` (tied ones once), linked to what it is called elsewhere; no rules: as it is here."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors = plain_tensors(model)
     if rules is None:
         return [Link((name,), (name,), Same()) for name in tensors]
     by_pattern = {ours[0]: (theirs, ours, transform) for theirs, ours, transform in _normal(rules)}
@@ -169,7 +170,7 @@ def _their_names(theirs: str, layer: str, ours: Tensor) -> tuple[str, ...]:
 
 def their_shapes(model: nn.Module, links: Sequence[Link], spec: Any) -> dict[str, tuple[int, ...]]:
     """The shape each of their tensors must have, from ours, without numbers."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors = plain_tensors(model)
     shapes: dict[str, tuple[int, ...]] = {}
     for link in links:
         ours = [torch.empty_like(tensors[name], device="meta") for name in link.ours]

@@ -29,6 +29,7 @@ def chat(
     repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = None,
     stop: options.Stop = None,
+    adapter: options.Adapter = None,
     dtype: options.Dtype = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -48,7 +49,7 @@ def chat(
         stop=tuple(stop or ()),
     )
     opening = _opening(system, load)
-    llm = options.load_llm(model, dtype, device, threads)
+    llm = options.load_llm(model, dtype, device, threads, adapter)
     chat_template_of(llm.tokenizer)  # without one no turn can succeed: told now
     print(_HELP, file=sys.stderr)
     _converse(llm, params, opening)

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intaglio.cli import options
+from intaglio.cli.tokenizing import chat_template, tokenizer_of
 from intaglio.errors import UserError, nearest
-from intaglio.files import read_text, whole_file
+from intaglio.files import whole_file
 
 if TYPE_CHECKING:
     from intaglio.data.check import DataCheck
     from intaglio.data.readers import Row
-    from intaglio.text.chat import ChatTemplate
-    from intaglio.text.tokenizer import Tokenizer
 
 _FIRST = 200  # rows that tell what most have in common
 
@@ -50,9 +49,10 @@ def check(
 
     _refuse_idle(model, template, out, drop_near_duplicates, max_length)
     rows = read_rows(file, keep_going=True)
-    tokenizer = _tokenizer(model)
+    tokenizer = None if model is None else tokenizer_of(model)
+    chosen = None if template is None or tokenizer is None else chat_template(template, tokenizer)
     first = list(islice(rows, _FIRST))
-    data_check = DataCheck(tokenizer, _template(template, tokenizer), max_length or _context(model), first)
+    data_check = DataCheck(tokenizer, chosen, max_length or _context(model), first)
     with _clean_copy(out) as keep:
         for row in chain(first, rows):
             problems = {finding.problem for finding in data_check.look(row)}
@@ -133,18 +133,6 @@ def _kept(drop_near_duplicates: bool) -> frozenset[str]:
     return KEPT_IN_CLEAN_COPY - ({"near duplicate"} if drop_near_duplicates else set())
 
 
-def _tokenizer(model: str | None) -> "Tokenizer | None":
-    if model is None:
-        return None
-    from intaglio.text.tokenizer import Tokenizer
-
-    if (Path(model) / "tokenizer.json").is_file():  # a directory needs no torch
-        return Tokenizer.from_directory(model)
-    from intaglio.checkpoints.models import load_tokenizer
-
-    return load_tokenizer(model)
-
-
 def _context(model: str | None) -> int | None:
     """What the model can take, where its config says so."""
     from intaglio.lineage.resolve import resolve_spec
@@ -153,16 +141,6 @@ def _context(model: str | None) -> int | None:
         return resolve_spec(model)[1].context_limit if model is not None else None
     except UserError:
         return None
-
-
-def _template(name: str | None, tokenizer: "Tokenizer | None") -> "ChatTemplate | None":
-    if name is None or tokenizer is None:
-        return None
-    from intaglio.text.chat import ChatTemplate
-    from intaglio.text.chat_templates import load_template
-
-    source = read_text(Path(name)) if Path(name).is_file() else load_template(name)
-    return ChatTemplate(source, tokenizer.special_tokens, name=name)
 
 
 class _Keeper:

@@ -49,6 +49,7 @@ def generate(
         Path | None, typer.Option(help="Draw where a Seq2Seq with attention looked for each token, as a PNG file.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Prompts that run together.")] = 16,
+    adapter: options.Adapter = None,
     dtype: options.Dtype = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -74,7 +75,7 @@ def generate(
     }
     said = {name: value for name, value in asked.items() if value is not None}
     _check(said)
-    llm = options.load_llm(model, dtype, device, threads)
+    llm = options.load_llm(model, dtype, device, threads, adapter)
     if show_attention:
         require_alignment(llm)
     params = _params(llm, said)

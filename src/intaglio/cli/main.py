@@ -7,18 +7,23 @@ from typing import Any
 import typer
 
 from intaglio.cli import (
+    advise,
     chat,
     convert,
     data,
     demo,
     diff,
+    export,
     generate,
     ladder,
     lineage,
     load,
+    merge,
     pull,
+    rag,
     serve,
     show,
+    template,
     tokenizer,
     train,
 )
@@ -39,13 +44,18 @@ app.command()(show.show)
 app.command()(diff.diff)
 app.command()(pull.pull)
 app.command()(convert.convert)
+app.command()(export.export)
 app.add_typer(tokenizer.app, name="tokenizer")
+app.add_typer(template.app, name="template")
 app.add_typer(data.app, name="data")
 app.command()(train.train)
 app.add_typer(ladder.app, name="ladder")
+app.command()(merge.merge)
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(serve.serve)
+app.add_typer(rag.app, name="rag")
+app.command()(advise.advise)
 app.command()(load.load)
 app.command()(demo.demo)
 

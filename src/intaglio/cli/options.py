@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,9 +13,11 @@ if TYPE_CHECKING:
 __all__ = [
     "API_KEY",
     "MIN_P",
+    "RAG_BUDGET",
     "REPETITION_PENALTY",
     "TOP_K",
     "TOP_P",
+    "Adapter",
     "Device",
     "Dtype",
     "Json",
@@ -36,6 +39,9 @@ __all__ = [
 API_KEY = "INTAGLIO_API_KEY"
 """The environment variable that holds a server's key, for the server and for whoever asks it."""
 
+RAG_BUDGET = 1536
+"""Tokens of a prompt with sources at most, where nothing is said: five passages, and little for a CPU to read."""
+
 TOP_K = "Sample among so many likeliest tokens; 0: all."
 TOP_P = "Sample among the likeliest tokens with this probability together."
 MIN_P = "Sample among tokens with this share of the likeliest one's probability."
@@ -43,6 +49,7 @@ REPETITION_PENALTY = "Above 1: tokens that occurred become less likely."
 
 Model = Annotated[str, typer.Argument(help="A pulled name, a model directory or a GGUF file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Adapter = Annotated[Path | None, typer.Option(help="A PEFT directory, merged into the model while it runs.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; default: as stored.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: as many as cores.")]
@@ -56,11 +63,11 @@ Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
 Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the answer; may be given several times.")]
 
 
-def load_llm(model: str, dtype: str | None, device: str, threads: int | None) -> "LLM":
-    """The model, with as many threads as asked for.
+def load_llm(model: str, dtype: str | None, device: str, threads: int | None, adapter: Path | None = None) -> "LLM":
+    """The model, with an adapter merged into it if one is given, and as many threads as asked for.
 
     Raises:
-        UserError: see `LLM`; or a device that is not there.
+        UserError: see `LLM`, `load_adapter` and `merge`; or a device that is not there.
     """
     import torch
 
@@ -73,7 +80,15 @@ def load_llm(model: str, dtype: str | None, device: str, threads: int | None) ->
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"no device {device!r} here: {str(error).splitlines()[0]}", where="--device") from error
-    return LLM(model, dtype=dtype, device=device)
+    if adapter is None:
+        return LLM(model, dtype=dtype, device=device)
+    from intaglio.adapters.merge import merge, tokenizer_of
+    from intaglio.adapters.models import load_model
+
+    tokenizer, _ = tokenizer_of(model, adapter)
+    loaded = load_model(model, dtype=dtype, device=device, adapter=adapter)
+    merge(loaded)
+    return LLM(model, loaded=loaded, tokenizer=tokenizer)
 
 
 def peak_memory() -> int:

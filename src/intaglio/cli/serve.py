@@ -13,6 +13,7 @@ from intaglio.errors import UserError
 from intaglio.files import read_text
 
 if TYPE_CHECKING:
+    from intaglio.retrieval.answer import Grounding
     from intaglio.text.jinja import ChatTemplate
     from intaglio.text.tokenizer import Tokenizer
 
@@ -63,10 +64,19 @@ def serve(
     ] = None,
     drain_timeout: Annotated[float, typer.Option(min=0, help="Seconds for what runs when the server is to end.")] = 30,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts to the log.")] = False,
+    rag: Annotated[
+        Path | None, typer.Option(metavar="INDEX", help="Answer chats from documents: what `intaglio rag index` made.")
+    ] = None,
+    rag_budget: Annotated[
+        int, typer.Option(min=1, help="Tokens of a prompt with sources at most.")
+    ] = options.RAG_BUDGET,
 ) -> None:
     """Serve a model: chat, completions, embeddings, and a chat page for the browser."""
     from intaglio.engine.interface import EngineConfig
     from intaglio.serving.remote import ProcessEngine
+
+    if rag is None and rag_budget != options.RAG_BUDGET:
+        raise UserError("there are no documents to take sources from", where="--rag-budget", mend="give --rag too")
 
     config = EngineConfig(
         block_size=block_size,
@@ -94,7 +104,7 @@ def serve(
         from intaglio.serving.vllm import Handover
 
         _refuse_ours(device=device != "cpu", trust_templates=trust_templates, pooling=pooling != "mean")
-        _refuse_ours(max_waiting=max_waiting != _MAX_WAITING)
+        _refuse_ours(max_waiting=max_waiting != _MAX_WAITING, rag=rag is not None)
         Handover(
             path,
             names,
@@ -131,6 +141,7 @@ def serve(
         trust_templates=trust_templates,
         pooling=pooling,
         log_prompts=log_prompts,
+        grounding=None if rag is None else _grounding(rag, rag_budget),
     )
     app = create_app(service, api_keys=keys, cors_origins=origins)
     app.router.routes.append(metrics.route(process))
@@ -140,6 +151,17 @@ def serve(
     except EngineUnavailable as error:  # the log has said more
         print(f"intaglio: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
+
+
+def _grounding(index: Path, budget: int) -> "Grounding":
+    """What finds sources; the first question does not wait for anything to be measured."""
+    from intaglio.retrieval.answer import Grounding
+    from intaglio.retrieval.search import Searcher
+    from intaglio.retrieval.threshold import threshold
+
+    searcher = Searcher.open(index)
+    threshold(searcher)
+    return Grounding(searcher, budget)
 
 
 def _read_template(file: Path | None, tokenizer: "Tokenizer") -> "ChatTemplate | None":

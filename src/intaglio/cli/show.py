@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,9 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from intaglio.cli.show_adapter import is_adapter, show_adapter
+from intaglio.cli.show_kind import kind_data, print_kind
+from intaglio.errors import UserError
 from intaglio.lineage.costs import Costs, costs, usual_context
 from intaglio.lineage.presets import Preset
-from intaglio.lineage.resolve import resolve_spec
+from intaglio.lineage.resolve import model_folder, resolve_spec
 from intaglio.lineage.units import short_bytes, short_count, short_flops
 from intaglio.lineage.words import embeddings_in_words, layers_in_words, picture
 from intaglio.specs import ModelSpec
@@ -21,23 +25,37 @@ __all__ = ["show"]
 
 
 def show(
-    model: Annotated[str, typer.Argument(help="A preset, a directory with config.json, or a pulled model.")],
+    model: Annotated[
+        str, typer.Argument(help="A preset, a directory with config.json, a pulled model, or an adapter's directory.")
+    ],
     context: Annotated[
         int | None, typer.Option(help="Tokens of one sequence; 2048, or all the model can take, if not given.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="Element type of the KV cache.")] = "bfloat16",
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Ask the weights, too, whether they have learned to answer.")
+    ] = False,
+    rank: Annotated[bool, typer.Option("--rank", help="Of an adapter: how much of its rank each module uses.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What a model is made of: its parts, parameters, KV cache and FLOPs."""
+    """What a model is made of: its parts, parameters, KV cache and FLOPs; and whether it is base or instruct."""
+    if is_adapter(model):
+        show_adapter(Path(model), rank, as_json)
+        return
+    if rank:
+        raise UserError("only an adapter has a rank", where="--rank", mend="give the directory of an adapter")
     title, spec, preset = resolve_spec(model)
     context = usual_context(spec) if context is None else context
     cost = costs(spec, context, dtype)
+    kind = kind_data(model_folder(model), probe)
     if as_json:
-        typer.echo(json.dumps(_as_data(title, spec, preset, cost, context, dtype), indent=2, ensure_ascii=False))
+        data = {**_as_data(title, spec, preset, cost, context, dtype), "kind": kind}
+        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     console = Console(highlight=False)
     _print_head(console, title, preset)
     console.print(Padding(_numbers(cost, preset, context, dtype), (1, 0, 1, 2)))
+    print_kind(console, kind)
     _print_parts(console, spec)
     if preset:
         _print_story(console, preset)

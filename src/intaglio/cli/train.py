@@ -58,9 +58,15 @@ def _say(line: str) -> None:
 
 
 def _report(outcome: "Outcome", as_json: bool) -> None:
-    values = {"run": str(outcome.run), "steps": outcome.steps, "loss": outcome.loss, "eval_loss": outcome.eval_loss}
+    values = {
+        "run": str(outcome.run),
+        "result": str(outcome.result),
+        "steps": outcome.steps,
+        "loss": outcome.loss,
+        "eval_loss": outcome.eval_loss,
+    }
     if outcome.stopped is not None:
         _say(f"stopped and saved; go on with: intaglio train --resume {outcome.run}")
-    print(json_module.dumps(values) if as_json else outcome.run / "model")
+    print(json_module.dumps(values) if as_json else outcome.result)
     if outcome.stopped is not None:
         sys.exit(128 + outcome.stopped)

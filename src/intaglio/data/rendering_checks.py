@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from intaglio.data.examples import Example
 from intaglio.data.formats import Sample
-from intaglio.data.row_checks import WELL_KNOWN_TOKENS, Found, contents
+from intaglio.data.row_checks import Found, contents
+from intaglio.text.chat_templates import WELL_KNOWN_TOKENS
 from intaglio.text.tokenizer import Tokenizer
 
 __all__ = ["check_ids", "check_rendering", "first_difference", "template_notes"]

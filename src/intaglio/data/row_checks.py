@@ -5,19 +5,13 @@ from itertools import pairwise
 
 from intaglio.data.formats import Sample
 from intaglio.data.turns import text_of
+from intaglio.text.chat_templates import WELL_KNOWN_TOKENS
 from intaglio.text.messages import Message
 
-__all__ = ["WELL_KNOWN_TOKENS", "Found", "all_text", "check_special_tokens", "check_turns", "contents"]
+__all__ = ["Found", "all_text", "check_special_tokens", "check_turns", "contents"]
 
 Found = tuple[str, str]
 """The problem's name, and what is wrong in this row."""
-
-WELL_KNOWN_TOKENS = frozenset(
-    "<|im_start|> <|im_end|> <|endoftext|> <|eot_id|> <|begin_of_text|> <|end_of_text|> <|start_header_id|> "
-    "<|end_header_id|> <start_of_turn> <end_of_turn> <bos> <eos> [INST] [/INST] <<SYS>> <</SYS>> <|user|> "
-    "<|assistant|> <|system|> <|end|> <s> </s>".split()
-)
-"""What chat templates of well-known families write around turns, and what begins and ends their texts."""
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 

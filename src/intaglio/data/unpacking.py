@@ -39,8 +39,8 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
         raise UserError(reason, where=str(path), mend="copy or download the file again") from error
 
 
-def needs(module: str, package: str, where: str) -> Any:
-    """The optional library that a kind of file needs.
+def needs(module: str, package: str, where: str, extra: str = "train") -> Any:
+    """The optional library that a kind of file needs, which comes with the `extra` of ours.
 
     Raises:
         UserError: it is not installed; says what to install.
@@ -49,7 +49,7 @@ def needs(module: str, package: str, where: str) -> Any:
         return import_module(module)
     except ImportError as error:
         what = f"reading this needs {package}, which is not installed"
-        raise UserError(what, where=where, mend="run `pip install intaglio[train]`") from error
+        raise UserError(what, where=where, mend=f"run `pip install intaglio[{extra}]`") from error
 
 
 def _unpacked(path: Path, packed: BinaryIO) -> BinaryIO:

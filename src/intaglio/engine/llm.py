@@ -109,6 +109,8 @@ class LLM:
         dtype: `float32`, `bfloat16`, ...; None takes the one the weights are stored in.
         device: `cpu`, `cuda`, `mps`.
         config: of the engine, for a decoder.
+        loaded: the model itself, where it has been read already (with an adapter merged into it, say).
+        tokenizer: in place of the model's own.
     """
 
     def __init__(
@@ -118,10 +120,13 @@ class LLM:
         dtype: str | None = None,
         device: str = "cpu",
         config: EngineConfig = DEFAULT,
+        loaded: Any = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self._path = path = find_model(model)
-        self.tokenizer: Tokenizer = load_tokenizer(path)  # first: it is quick to say what is missing
-        self.model: Any = _prepared(_load(path, dtype, device), config.weights)
+        # the tokenizer first: it is quick to say what is missing
+        self.tokenizer: Tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
+        self.model: Any = _prepared(_load(path, dtype, device) if loaded is None else loaded, config.weights)
         self.timing = Timing()
         self._config = config
 

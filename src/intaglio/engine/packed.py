@@ -2,28 +2,25 @@
 
 A decoding step reads every weight once, so it is as fast as memory is read. `F.linear` on bf16 reads plain weights at
 about half the speed of oneDNN's own blocked layout, and a few long products beat many short ones. Where there are
-native operators, their layout replaces oneDNN's, and they also take the place of RMSNorm, rotary turns and SwiGLU,
-each of which is a chain of small kernels. Weights of integers go through here too (see `engine.quantized`).
+native operators, their layout replaces oneDNN's, and whole layers become one of them (see `engine.fused`). Weights of
+integers go through here too (see `engine.quantized`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intaglio import native
+from intaglio.engine.fused import fuse
 from intaglio.engine.quantized import BITS, QuantizedLinear, Weights, can_quantize
 from intaglio.models.decoder import Decoder
 from intaglio.native.panels import to_panels
 from intaglio.parts.attention import Attention
-from intaglio.parts.context import AttentionContext
 from intaglio.parts.feed_forward import FeedForward
 from intaglio.parts.latent_attention import LatentAttention
 from intaglio.parts.moe import Experts
-from intaglio.parts.norm import RMSNorm
-from intaglio.parts.position import Angles
 
 __all__ = ["PackedExperts", "PackedLinear", "PanelLinear", "can_pack", "pack"]
 
@@ -42,20 +39,25 @@ class PackedLinear(nn.Module):
 
 
 class PanelLinear(nn.Module):
-    """The same in the native operators' layout; bf16 on the CPU, an even number of inputs."""
+    """The same in the native operators' layout; bf16 on the CPU, an even number of inputs.
+
+    Args:
+        weight, bias: (out, in), and (out,) or None.
+        wide: whether the result stays in fp32.
+    """
 
     panels: Tensor
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, wide: bool = False) -> None:
         super().__init__()
-        self.out_features = weight.shape[0]
-        self.register_buffer("panels", to_panels(weight.detach()))
+        self.out_features, self._wide = weight.shape[0], wide
+        self.register_buffer("panels", to_panels(weight.detach(), 2))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)"""
-        return native.linear(x, self.panels, self.bias, self.out_features)
+        return native.linear(x, self.panels, self.bias, self.out_features, wide=self._wide)
 
 
 def can_pack(model: Decoder) -> bool:
@@ -79,7 +81,8 @@ def pack(model: Decoder, weights: Weights | None = None) -> Decoder:
     Args:
         model: in its dtype on its device; without `weights` one that `can_pack`.
         weights: None for the model's own; `int8` or `int4` from any dtype on any device. The output matrix is never
-            under 8 bits: its errors go straight into the choice of the next token.
+            under 8 bits: its errors go straight into the choice of the next token. For the same reason native operators
+            leave logits in fp32: in bf16 the likeliest two may be equal.
     """
     layout, output = _Layout(weights), model.lm_head
     for module in list(model.modules()):
@@ -99,9 +102,7 @@ def pack(model: Decoder, weights: Weights | None = None) -> Decoder:
             ):
                 setattr(module, name, PackedExperts(child, layout.make))
     if native.available() and model.embed_tokens.weight.device.type == "cpu":
-        for module in list(model.modules()):
-            for name, child in list(module.named_children()):
-                setattr(module, name, _fused(child))
+        fuse(model)
     return model
 
 
@@ -120,8 +121,8 @@ class _Layout:
     def make(self, weight: Tensor, bias: Tensor | None = None, *, is_output: bool = False) -> nn.Module:
         """One matrix, (out, in)."""
         if self.weights is not None:
-            return QuantizedLinear(weight, bias, 8 if is_output else BITS[self.weights])
-        return PanelLinear(weight, bias) if native.available() else PackedLinear(weight, bias)
+            return QuantizedLinear(weight, bias, 8 if is_output else BITS[self.weights], wide=is_output)
+        return PanelLinear(weight, bias, wide=is_output) if native.available() else PackedLinear(weight, bias)
 
     def join(self, *linears: nn.Linear, is_output: bool = False) -> nn.Module:
         """Several with one input as one, the outputs one behind the other."""
@@ -159,57 +160,3 @@ class PackedExperts(nn.Module):
             inner = self.activation(inner)
         made: Tensor = self.second[expert](inner)
         return made
-
-
-def _fused(part: nn.Module) -> nn.Module:
-    """What does the same with native operators, or the part itself."""
-    if isinstance(part, RMSNorm):
-        return _FusedNorm(part)
-    if isinstance(part, Attention):
-        return _FusedAttention(part)
-    if isinstance(part, FeedForward) and part.gate_up_proj and part.activation is F.silu:
-        return _FusedFeedForward(part)
-    return part
-
-
-class _FusedNorm(nn.Module):
-    """RMSNorm in one pass over the row."""
-
-    weight: Tensor
-
-    def __init__(self, norm: RMSNorm) -> None:
-        super().__init__()
-        self.eps = norm.eps
-        weight = norm.weight.detach()
-        self.register_buffer("weight", (weight + 1 if norm.unit_offset else weight).float())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return native.rms_norm(x, self.weight, self.eps)
-
-
-class _FusedAttention(nn.Module):
-    """Attention that turns its queries and keys where they stand."""
-
-    def __init__(self, attention: Attention) -> None:
-        super().__init__()
-        self.attention = attention
-
-    def forward(self, x: Tensor, angles: Angles | None, context: AttentionContext) -> Tensor:
-        query, key, value = self.attention.project(x)
-        if angles:
-            native.rotate_(query, *angles)
-            native.rotate_(key, *angles)
-        attended = context.attend(self.attention.layer, query, key, value, self.attention.scores)
-        return self.attention.merge(attended)
-
-
-class _FusedFeedForward(nn.Module):
-    """SwiGLU whose bend and product are one pass."""
-
-    def __init__(self, feed_forward: FeedForward) -> None:
-        super().__init__()
-        assert feed_forward.gate_up_proj is not None
-        self.gate_up_proj, self.down_proj = feed_forward.gate_up_proj, feed_forward.down_proj
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(native.silu_mul(self.gate_up_proj(x)))

@@ -20,7 +20,7 @@ from intaglio import native
 from intaglio.parts.context import Scores, attend, visible
 from intaglio.specs import AttentionSpec, DecoderSpec, LatentAttentionSpec
 
-__all__ = ["Chunk", "PagedContext", "PagedMemory", "block_bytes", "windows_of"]
+__all__ = ["Chunk", "LayerTables", "PagedContext", "PagedMemory", "block_bytes", "windows_of"]
 
 Slots = slice | Tensor
 
@@ -121,6 +121,10 @@ class PagedMemory:
         for layer in self._layers:
             yield from layer
 
+    def kept(self, layer: int) -> list[Tensor]:
+        """Keys and values, or latents alone, of a layer."""
+        return self._layers[layer]
+
     def write(self, layer: int, slots: Slots, key: Tensor, value: Tensor | int) -> tuple[Tensor, Tensor]:
         """Stores keys and values (N, K, D), and returns all that the layer holds, (slots, K, D) each.
 
@@ -141,6 +145,21 @@ class PagedMemory:
         for layer, its_group in zip(self._layers, self._groups, strict=True):
             for memory in layer if its_group == group else ():
                 memory[target * size : (target + 1) * size] = memory[source * size : (source + 1) * size]
+
+
+@dataclass(frozen=True)
+class LayerTables:
+    """Where a step's keys and values of one layer are; see `native.layer_` for the shapes.
+
+    Attributes:
+        kept: keys and values.
+        tables: slots of the new tokens, block table, query starts, lengths.
+        block_size: tokens in a block.
+    """
+
+    kept: tuple[Tensor, Tensor]
+    tables: tuple[Tensor, Tensor, Tensor, Tensor]
+    block_size: int
 
 
 class PagedContext:
@@ -185,6 +204,21 @@ class PagedContext:
             out = F.pad(out, (0, 0, 0, 0, 0, query.shape[2] - real))
         return out.transpose(0, 1)[None]
 
+    def walk(self, layer: int, x: Tensor, scores: Scores) -> LayerTables | None:
+        """What a native operator needs to do all of a layer by itself, or None where it cannot: for rows of padding, or
+        where no two sequences may share a product.
+
+        Args:
+            layer: as of `attend`.
+            x: the layer's input, (1, N, E).
+            scores: the layer's.
+        """
+        if self._alone or x.shape[1] > self.ids.shape[1]:
+            return None
+        step = self._group(self._memory.group_of(scores.window))
+        keys, values = self._memory.kept(layer)
+        return LayerTables((keys, values), (step.slots, *step.tables), self._memory.block_size)
+
     def _group(self, group: int) -> "_GroupStep":
         """What all layers of a group share is made once a step."""
         if group not in self._groups:
@@ -226,25 +260,34 @@ class _GroupStep:
         device: torch.device,
     ) -> None:
         self._chunks, self._window, self._size, self._alone, self._device = chunks, window, block_size, alone, device
-        longest = max(map(len, tables))
+        self._numbers, longest = tables, max(map(len, tables))
         self._table = torch.tensor([[*table, *[0] * (longest - len(table))] for table in tables])  # (S, blocks)
         self._rows = torch.tensor([0, *(len(chunk.tokens) for chunk in chunks)]).cumsum(dim=0).tolist()
 
     @cached_property
-    def written(self) -> Slots:
+    def slots(self) -> Tensor:
         """Where the new tokens go, (N,)."""
-        return self._found([self._slots(row, chunk.start, chunk.end) for row, chunk in enumerate(self._chunks)])
+        size = self._size
+        pairs = zip(self._chunks, self._numbers, strict=True)
+        return torch.tensor(
+            [table[p // size] * size + p % size for chunk, table in pairs for p in range(chunk.start, chunk.end)]
+        ).to(self._device)
+
+    @cached_property
+    def written(self) -> Slots:
+        """The same, as a slice where they are consecutive."""
+        return self._found([self.slots])
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scores: Scores) -> Tensor:
         """(N, H, D) over what the layer holds, (slots, K, D) each -> (N, H, Dv)"""
-        table, starts, lengths = self._tables
+        table, starts, lengths = self.tables
         walked = native.paged_attention(
             query, keys, values, table, starts, lengths, scores.scale, self._window, scores.softcap, self._size
         )
         return self._gathered(query, keys, values, scores) if walked is None else walked
 
     @cached_property
-    def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
+    def tables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Block table, query starts and lengths, as the native operator wants them."""
         starts, ends = torch.tensor(self._rows), torch.tensor([chunk.end for chunk in self._chunks])
         table, starts, ends = (x.to(self._device, torch.int32) for x in (self._table, starts, ends))

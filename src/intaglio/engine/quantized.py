@@ -1,8 +1,9 @@
 """Weight-only quantisation: a matrix as integers of 8 or 4 bits, with a scale for each group of inputs (and an offset).
 
-A decoding step reads every weight once, so bytes are time: int8 takes half of bf16's, int4 under a third. What is
-multiplied stays in bf16 or fp32. The native operator multiplies the integers and scales each group's fp32 sum; plain
-torch makes the weights anew and multiplies those. The two differ by the rounding of the weights to the inputs' dtype.
+A decoding step reads every weight once, so bytes are time: int8 takes half of bf16's, int4 under a third. Plain torch
+makes the weights anew, in the inputs' dtype, and multiplies those. The native operator multiplies inputs in fp32 with
+what the integers stand for. Inputs in bf16 it rounds to 8 bits first, each row's group with a scale of its own, so that
+integers are multiplied with integers: that adds below 1 % to a product's error, and spares a third of its time or more.
 """
 
 import math
@@ -91,6 +92,7 @@ class QuantizedLinear(nn.Module):
         weight: (N, I), in any dtype.
         bias: (N,), or None.
         bits: 8 or 4.
+        wide: whether the native operator leaves its result in fp32.
     """
 
     panels: Tensor
@@ -98,11 +100,11 @@ class QuantizedLinear(nn.Module):
     offsets: Tensor | None
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, bits: int) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, bits: int, *, wide: bool = False) -> None:
         super().__init__()
-        self.out_features, self.bits = weight.shape[0], bits
+        self.out_features, self.bits, self._wide = weight.shape[0], bits, wide
         made = quantize(weight.detach(), bits)
-        panels = to_panels(made.ints)
+        panels = to_panels(made.ints, 4)
         self.register_buffer("panels", join_nibbles(panels) if bits == 4 else panels)
         self.register_buffer("scales", to_columns(made.scales))
         self.register_buffer("offsets", None if made.offsets is None else to_columns(made.offsets))
@@ -112,7 +114,8 @@ class QuantizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., I) -> (..., N)"""
         if self._native:
-            return native.linear(x, self.panels, self.bias, self.out_features, self.scales, self.offsets)
+            kept = self.panels, self.bias, self.out_features, self.scales, self.offsets
+            return native.linear(x, *kept, wide=self._wide)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self.dequantized().to(x.dtype), bias)
 

@@ -76,7 +76,14 @@ def _library() -> ModuleType:
 
 
 def _grammar(structured: Structured) -> str:
-    """As llguidance has it."""
+    """As llguidance has it; it takes neither half of a surrogate pair nor integers beyond 64 bits."""
+    try:
+        return _written(structured)
+    except ValueError as error:
+        raise _fault(structured, str(error)) from error
+
+
+def _written(structured: Structured) -> str:
     make, value = _library().LLMatcher, structured.value
     match structured.kind:
         case "regex":

@@ -8,7 +8,7 @@ from intaglio.lineage.presets import Preset, find_preset, presets
 from intaglio.specs import ModelSpec
 from intaglio.specs.families import read_directory
 
-__all__ = ["resolve_spec"]
+__all__ = ["model_folder", "resolve_spec"]
 
 
 def resolve_spec(name: str) -> tuple[str, ModelSpec, Preset | None]:
@@ -29,6 +29,14 @@ def resolve_spec(name: str) -> tuple[str, ModelSpec, Preset | None]:
     if close.startswith("known"):  # all of them: too many for a line
         close = "`intaglio lineage --all` lists the presets"
     raise UserError(f"unknown model {name!r}", mend=f"{close} (or give a directory that holds config.json)")
+
+
+def model_folder(name: str) -> Path | None:
+    """The directory of a model as `resolve_spec` finds it; None of a preset, or of nothing."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    return None if find_preset(name) else _pulled().get(name)
 
 
 def _pulled() -> dict[str, Path]:

@@ -7,14 +7,13 @@
 // keys. Keys are taken 32 at a time from absolute position 0, and every 512 make a softmax of their own that is then
 // joined to the ones before. So a token's bits are the same whichever tokens stand beside it in its chunk or batch.
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <vector>
 
-#include "lanes.h"
+#include "kernels.h"
 
 namespace intaglio {
 namespace {
@@ -22,13 +21,7 @@ namespace {
 constexpr int64_t kSplit = 512, kTileRows = 48;
 constexpr float kNothing = -1e30f;  // the largest score before there is one: finite, so that differences are numbers
 
-struct Sizes {
-  int64_t heads, kv_heads, width, value_width, block_size, table_stride, window;
-  int64_t query_token, query_head, key_slot, key_head, value_slot, value_head;  // strides
-  float scale, softcap;
-  int64_t groups() const { return heads / kv_heads; }
-  int64_t padded() const { return (value_width + kColumns - 1) / kColumns * kColumns; }
-};
+using Sizes = AttentionSizes;
 
 struct Item {
   int64_t sequence, head, heads;                     // key/value heads
@@ -197,13 +190,13 @@ class Worker {
     for (int j = 0; j < kColumns; j++) lines[j] = here.keys[j] ? here.keys[j] + head * s.key_head : nothing.data();
     key_panel(operands(lines, s.width), s.width, panel.data());
     std::fill(scores.begin(), scores.begin() + count * kColumns, 0.0f);
-    multiply(&rows[row * s.width], s.width, count, panel.data(), s.width, nullptr, scores.data(), kColumns);
+    multiply(&rows[row * s.width], s.width, count, panel.data(), s.width, scores.data(), kColumns);
     for (int64_t r = 0; r < count; r++) softmax(r, row + r, first, item.position + query_of(item, r));
     for (int j = 0; j < kColumns; j++) lines[j] = here.values[j] ? here.values[j] + head * s.value_head : nothing.data();
     const E* const* values_of_head = operands(lines, s.value_width);
     for (int64_t c = 0; c < s.value_width; c += kColumns) {
       value_panel(values_of_head, c, s.value_width, panel.data());
-      multiply(weights.data(), kColumns, count, panel.data(), kColumns, nullptr, &part.sums[row * s.padded() + c],
+      multiply(weights.data(), kColumns, count, panel.data(), kColumns, &part.sums[row * s.padded() + c],
                s.padded());
     }
   }
@@ -310,8 +303,10 @@ std::vector<Item> plan(const Sizes& s, const int32_t* starts, const int32_t* len
   return items;
 }
 
+}  // namespace
+
 template <class T>
-void attend(const Sizes& s, const T* query, const T* keys, const T* values, const int32_t* table,
+void attend(const AttentionSizes& s, const T* query, const T* keys, const T* values, const int32_t* table,
             const int32_t* starts, const int32_t* lengths, int64_t sequences, T* out) {
   int64_t num_parts = 0;
   auto items = plan(s, starts, lengths, sequences, num_parts);
@@ -335,6 +330,13 @@ void attend(const Sizes& s, const T* query, const T* keys, const T* values, cons
   }
 }
 
+template void attend(const AttentionSizes&, const float*, const float*, const float*, const int32_t*, const int32_t*,
+                     const int32_t*, int64_t, float*);
+template void attend(const AttentionSizes&, const bf16*, const bf16*, const bf16*, const int32_t*, const int32_t*,
+                     const int32_t*, int64_t, bf16*);
+
+namespace {
+
 // query (N, H, D), keys (slots, K, D), values (slots, K, Dv), table (S, blocks), starts (S + 1), lengths (S) -> (N, H, Dv)
 at::Tensor paged_attention(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
                            const at::Tensor& table, const at::Tensor& starts, const at::Tensor& lengths, double scale,
@@ -346,18 +348,11 @@ at::Tensor paged_attention(const at::Tensor& query, const at::Tensor& keys, cons
           query.stride(0), query.stride(1), keys.stride(0), keys.stride(1), values.stride(0), values.stride(1),
           float(scale), float(softcap)};
   auto out = at::empty({query.size(0), s.heads, s.value_width}, query.options());
-  auto run = [&]<class T>(T*) {
-    attend(s, static_cast<const T*>(query.const_data_ptr()), static_cast<const T*>(keys.const_data_ptr()),
-           static_cast<const T*>(values.const_data_ptr()), table.const_data_ptr<int32_t>(),
-           starts.const_data_ptr<int32_t>(), lengths.const_data_ptr<int32_t>(), lengths.size(0),
-           static_cast<T*>(out.mutable_data_ptr()));
-  };
-  if (query.scalar_type() == at::kFloat) {
-    run(static_cast<float*>(nullptr));
-  } else {
-    TORCH_CHECK(query.scalar_type() == at::kBFloat16 && s.width % 2 == 0, "fp32, or bf16 of even width");
-    run(static_cast<bf16*>(nullptr));
-  }
+  TORCH_CHECK(query.scalar_type() == at::kFloat || s.width % 2 == 0, "bf16 of even width only");
+  typed(query, [&]<class T>(T*) {
+    attend(s, pointer<T>(query), pointer<T>(keys), pointer<T>(values), pointer<int32_t>(table),
+           pointer<int32_t>(starts), pointer<int32_t>(lengths), lengths.size(0), mutable_pointer<T>(out));
+  });
   return out;
 }
 

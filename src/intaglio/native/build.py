@@ -52,11 +52,15 @@ def _compile(folder: Path) -> Path:
 
 
 def _check() -> None:
-    """A product and an attention, against plain torch."""
+    """A product, an attention and weights of 4 bits, against plain torch."""
     operators = torch.ops.intaglio
+    packed, values = torch.arange(256, dtype=torch.uint8), torch.linspace(-1, 1, 16)
+    plain = torch.stack((values[(packed >> 4).int()], values[(packed & 15).int()]), dim=1).flatten()
+    torch.testing.assert_close(operators.nf4_dequantize(packed, torch.ones(8), values, 64, torch.float32), plain)
+    torch.testing.assert_close(operators.nf4_quantize(plain, (values[:-1] + values[1:]) / 2, 64)[0], packed)
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 5e-2)):
         x, weight = torch.randn(5, 64, dtype=dtype), torch.randn(40, 64).bfloat16()
-        made = operators.linear(x, to_panels(weight), None, None, None, 40)
+        made = operators.linear(x, to_panels(weight, 2), None, None, None, 40, False)
         torch.testing.assert_close(made, F.linear(x, weight.to(dtype)), rtol=tolerance, atol=tolerance)
         q, k, v = (torch.randn(48, 2, 64, dtype=dtype) for _ in range(3))
         tables = [torch.tensor(numbers, dtype=torch.int32) for numbers in ([[0, 1, 2]], [0, 48], [48])]

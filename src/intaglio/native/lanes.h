@@ -19,14 +19,16 @@ namespace intaglio {
 
 constexpr int kColumns = 32;  // of a panel
 #if defined(__AVX512F__)
-constexpr int kLanes = 16, kMostRows = 4;
+constexpr int kLanes = 16, kMostRows = 8;  // rows whose sums the registers hold
 #else
-constexpr int kLanes = 8, kMostRows = 1;
+constexpr int kLanes = 8, kMostRows = 2;
 #endif
 constexpr int kVectors = kColumns / kLanes;
 
 typedef float Lanes __attribute__((vector_size(kLanes * 4)));
 typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
+typedef int8_t Bytes __attribute__((vector_size(kLanes)));
 
 struct bf16 {
   uint16_t bits;
@@ -61,14 +63,16 @@ inline Lanes load(const float* at) {
   return lanes;
 }
 inline Lanes load(const bf16* at) {
-  float wide[kLanes];
-  for (int i = 0; i < kLanes; i++) wide[i] = widen(at[i]);
-  return load(wide);
+  Halves halves;
+  std::memcpy(&halves, at, sizeof halves);
+  Ints bits = __builtin_convertvector(halves, Ints) << 16;
+  return (Lanes)bits;
 }
 template <class T>
-inline Lanes load_some(const T* at, int64_t count) {  // of a row that ends within the lanes; 0 behind it
+inline Lanes load_some(const T* at, int64_t count) {  // of a row that may end within the lanes; 0 behind it
+  if (count >= kLanes) return load(at);
   Lanes lanes = {};
-  for (int64_t i = 0; i < std::min<int64_t>(count, kLanes); i++) lanes[i] = widen(at[i]);
+  for (int64_t i = 0; i < count; i++) lanes[i] = widen(at[i]);
   return lanes;
 }
 inline void store(Lanes lanes, float* at) { std::memcpy(at, &lanes, sizeof lanes); }
@@ -107,6 +111,12 @@ inline void narrow(Lanes lanes, bf16* to) {
 #endif
 }
 
+template <class T>
+inline void narrow_some(Lanes lanes, T* to, int64_t count) {  // the counterpart of load_some
+  if (count >= kLanes) return narrow(lanes, to);
+  for (int64_t i = 0; i < count; i++) narrow(lanes[i], to[i]);
+}
+
 // e^x to about one unit in the last place; 0 below -87, e^88 above 88; exactly 1 at 0.
 inline Lanes exp(Lanes x) {
   Lanes held = choose(x > 88.0f, splat(88.0f), choose(x < -87.0f, splat(-87.0f), x));
@@ -139,41 +149,29 @@ inline void step(Lanes& sum, const bf16* x, const bf16* column) {
 #endif
 inline void step(Lanes& sum, const float* x, const float* column) { sum += *x * load(column); }
 
-// out[r][column] += scale[column] * (sum over k of x[r][k] * panel[k][column]) for R rows; no scale is a scale of 1.
-// Even and odd steps are summed apart, to have enough products under way; the order is the same for every R, so the
-// bits of a row never depend on the rows beside it.
+// out[r][column] += sum over k of x[r][k] * panel[k][column] for R rows. The order is the same for every R, so the bits
+// of a row never depend on the rows beside it.
 template <int R, class E>
-inline void tile(const E* x, int64_t x_stride, const E* panel, int64_t k, const float* scale, float* out,
-                 int64_t out_stride) {
+inline void tile(const E* x, int64_t x_stride, const E* panel, int64_t k, float* out, int64_t out_stride) {
   constexpr int P = kPair<E>;
-  Lanes even[R][kVectors] = {}, odd[R][kVectors] = {};
-  int64_t i = 0;
-  for (; i + 2 * P <= k; i += 2 * P) {
-    for (int v = 0; v < kVectors; v++) {
-      const E* column = panel + i * kColumns + v * kLanes * P;
-      for (int r = 0; r < R; r++) step(even[r][v], x + r * x_stride + i, column);
-      for (int r = 0; r < R; r++) step(odd[r][v], x + r * x_stride + i + P, column + kColumns * P);
-    }
-  }
-  if (i < k)
-    for (int v = 0; v < kVectors; v++)
-      for (int r = 0; r < R; r++)
-        step(even[r][v], x + r * x_stride + i, panel + i * kColumns + v * kLanes * P);
+  Lanes sums[R][kVectors];
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < kVectors; v++) {
-      float* at = out + r * out_stride + v * kLanes;
-      Lanes made = even[r][v] + odd[r][v];
-      store(load(at) + (scale ? load(scale + v * kLanes) * made : made), at);
-    }
+    for (int v = 0; v < kVectors; v++) sums[r][v] = load(out + r * out_stride + v * kLanes);
+  for (int64_t i = 0; i < k; i += P)
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < kVectors; v++)
+        step(sums[r][v], x + r * x_stride + i, panel + i * kColumns + v * kLanes * P);
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < kVectors; v++) store(sums[r][v], out + r * out_stride + v * kLanes);
 }
 
 // The same for any number of rows.
 template <int R = kMostRows, class E>
-inline void multiply(const E* x, int64_t x_stride, int64_t rows, const E* panel, int64_t k, const float* scale,
-                     float* out, int64_t out_stride) {
+inline void multiply(const E* x, int64_t x_stride, int64_t rows, const E* panel, int64_t k, float* out,
+                     int64_t out_stride) {
   for (; rows >= R; rows -= R, x += R * x_stride, out += R * out_stride)
-    tile<R>(x, x_stride, panel, k, scale, out, out_stride);
-  if constexpr (R > 1) multiply<R - 1>(x, x_stride, rows, panel, k, scale, out, out_stride);
+    tile<R>(x, x_stride, panel, k, out, out_stride);
+  if constexpr (R > 1) multiply<R - 1>(x, x_stride, rows, panel, k, out, out_stride);
 }
 
 }  // namespace intaglio

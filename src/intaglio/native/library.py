@@ -26,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 _AGAIN = 3600.0  # seconds until a build that left nothing is tried once more
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
+_AVX512_PRODUCTS = ("avx512_bf16", "avx512_vnni")
 _BUILDERS: list[subprocess.Popen[bytes]] = []  # kept, so that nobody waits for them at the end
 
 
@@ -104,5 +105,5 @@ def compiler_flags() -> tuple[str, ...]:
     has = set(next((line for line in lines if line.startswith("flags")), "").split())
     used = [*_AVX2] if has.issuperset(_AVX2) else []
     if used and has.issuperset(_AVX512):
-        used += [*_AVX512, *(["avx512bf16"] if "avx512_bf16" in has else [])]
+        used += [*_AVX512, *(flag.replace("_", "") for flag in _AVX512_PRODUCTS if flag in has)]
     return tuple(f"-m{flag}" for flag in used)

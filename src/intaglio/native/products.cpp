@@ -1,201 +1,271 @@
-// x W^T + b for few rows of x: bf16 weights, or integers of 8 or 4 bits with a scale for each group of inputs, and an
-// offset if there is one.
+// x W^T + b: bf16 weights, or integers of 8 or 4 bits with a scale for each group of inputs, and an offset if there is
+// one.
 //
-// Weights come in panels of 32 outputs (see lanes.h). Integers are turned into operands a group at a time, in a buffer
-// that the first cache holds, and multiplied as exact integers; the scale is applied to the fp32 sum of the group. What
-// offsets add is a product of its own: of a group's summed inputs and its offset.
+// Weights come in panels of 32 outputs (see lanes.h). With weights of integers, bf16 inputs are rounded to 8 bits
+// themselves, with a scale for each row and group: a group's products are then summed exactly, as integers, four at a
+// time where the processor can, and scaled once. Inputs in fp32 are multiplied with what the integers stand for.
 // Every row of the result is summed in one fixed order, whatever rows stand beside it and however many threads run.
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <vector>
 
-#include "lanes.h"
+#include "kernels.h"
 
 namespace intaglio {
 namespace {
 
-constexpr int64_t kRowBlock = 64;    // rows whose fp32 sums the first cache holds
-constexpr int64_t kMostInputs = 512;  // taken down a panel at once
+constexpr int64_t kRowBlock = 64;     // rows whose fp32 sums the first cache holds
+constexpr int64_t kMostInputs = 256;  // taken down a panel at once; a multiple of every group
+constexpr int kIntegerRows = kMostRows / 2;
 
-struct nibbles {  // two steps down 16 + 16 columns in 32 bytes: byte j is number j (low) and number j + 32, 8 too high
+struct nibbles {  // byte j is number j (low) and number j + 64 of a step of 4 inputs down 32 columns, 8 too high
   uint8_t both;
 };
-constexpr int64_t bytes_a_pair(bf16) { return 4 * kColumns; }
-constexpr int64_t bytes_a_pair(int8_t) { return 2 * kColumns; }
-constexpr int64_t bytes_a_pair(nibbles) { return kColumns; }
 
-// The 64 numbers of one pair of steps, as fp32 in the order [32][2].
-inline void spread(const bf16* from, float* pair) {
-  for (int j = 0; j < 2 * kColumns; j++) pair[j] = widen(from[j]);
+// Bytes that one input takes in a panel.
+constexpr int64_t bytes_an_input(bf16) { return 2 * kColumns; }
+constexpr int64_t bytes_an_input(int8_t) { return kColumns; }
+constexpr int64_t bytes_an_input(nibbles) { return kColumns / 2; }
+template <class W>
+inline const W* down(const void* panel, int64_t inputs) {
+  return reinterpret_cast<const W*>(static_cast<const char*>(panel) + inputs * bytes_an_input(W{}));
 }
-inline void spread(const int8_t* from, float* pair) {
-  for (int j = 0; j < 2 * kColumns; j++) pair[j] = from[j];
-}
-inline void spread(const nibbles* from, float* pair) {
-  for (int j = 0; j < kColumns; j++) {
-    pair[j] = int(from[j].both & 15) - 8;
-    pair[j + kColumns] = int(from[j].both >> 4) - 8;
+
+// A row of sums becomes 32 outputs, or as many as there are.
+template <class Out>
+inline void finish(const Lanes* sums, const float* bias, Out* out, int64_t columns) {
+  for (int v = 0; v < kVectors; v++) {
+    int64_t at = v * kLanes;
+    narrow_some(bias ? sums[v] + load_some(bias + at, columns - at) : sums[v], out + at, columns - at);
   }
 }
 
-inline void put(const float* pair, float* to) {
-  for (int c = 0; c < kColumns; c++) to[c] = pair[2 * c], to[kColumns + c] = pair[2 * c + 1];
-}
-inline void put(const float* pair, bf16* to) {  // small integers are exact: their low bits are zero
-  for (int j = 0; j < 2 * kColumns; j++) {
-    uint32_t bits;
-    std::memcpy(&bits, pair + j, 4);
-    to[j].bits = bits >> 16;
+// Products of bf16 or fp32
+
+// Operands of `inputs` steps down a panel from `at` on; the buffer is written where the weights are not operands yet.
+template <class E>
+const E* operands(const bf16* panel, const Matrix&, int64_t, int64_t at, int64_t inputs, E* buffer) {
+  const bf16* from = panel + at * kColumns;
+  if constexpr (std::is_same_v<E, bf16>) {
+    return from;
+  } else {
+    for (int64_t i = 0; i < inputs; i += 2)
+      for (int c = 0; c < kColumns; c++)
+        for (int odd = 0; odd < 2; odd++) buffer[(i + odd) * kColumns + c] = widen(from[i * kColumns + 2 * c + odd]);
+    return buffer;
   }
 }
 
-// Operands of `inputs` steps down a panel; the buffer is written only where the weights are not operands already.
+inline int number(const int8_t* step, int j) { return step[j]; }
+inline int number(const nibbles* step, int j) {
+  return j < 2 * kColumns ? (step[j].both & 15) - 8 : (step[j - 2 * kColumns].both >> 4) - 8;
+}
+
 template <class E, class W>
-inline const E* operands(const W* weights, int64_t inputs, E* buffer) {
-  if constexpr (std::is_same_v<E, W>) return weights;
-  float pair[2 * kColumns];
-  for (int64_t i = 0; i < inputs; i += 2) {
-    spread(weights + i / 2 * bytes_a_pair(W{}) / int64_t(sizeof(W)), pair);
-    put(pair, buffer + i * kColumns);
-  }
-  return buffer;
-}
-
-#if defined(__AVX512BF16__)
-inline __m512bh shortened(const int8_t* from) {  // 32 numbers
-  __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
-  __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(from + 16))));
-  return _mm512_cvtne2ps_pbh(high, low);
-}
-
-template <>
-inline const bf16* operands(const int8_t* weights, int64_t inputs, bf16* buffer) {
-  for (int64_t j = 0; j < inputs * kColumns; j += 32) _mm512_storeu_si512(buffer + j, (__m512i)shortened(weights + j));
-  return buffer;
-}
-
-template <>
-inline const bf16* operands(const nibbles* weights, int64_t inputs, bf16* buffer) {
-  bf16 table[32];  // the index has five bits, a number four
-  for (int j = 0; j < 32; j++) narrow(float((j & 15) - 8), table[j]);
-  __m512i values = _mm512_loadu_si512(table);
-  for (int64_t i = 0; i < inputs; i += 2, weights += kColumns) {
-    __m512i both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)weights));
-    _mm512_storeu_si512(buffer + i * kColumns, _mm512_permutexvar_epi16(both, values));
-    _mm512_storeu_si512(buffer + (i + 1) * kColumns, _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), values));
-  }
-  return buffer;
-}
-#endif
-
-struct Sizes {
-  int64_t rows, inputs, outputs, group;
-  int64_t groups() const { return (inputs + group - 1) / group; }
-};
-
-// What belongs to the integers: (panels, groups, 32) each, or nothing.
-struct Steps {
-  const bf16 *scales, *offsets;
-};
-
-// A panel's share of them in fp32; nothing where there are none.
-const float* widened(const bf16* from, int64_t panel, int64_t count, std::vector<float>& to) {
-  if (!from) return nullptr;
-  to.resize(count);
-  for (int64_t i = 0; i < count; i++) to[i] = widen(from[panel * count + i]);
-  return to.data();
-}
-
-template <class T>
-float added_up(const T* x, int64_t count) {
-  Lanes total = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) total += load(x + i);
-  return sum(i < count ? total + load_some(x + i, count - i) : total);
-}
-
-// One panel: 32 outputs of every row. `summed` (rows, groups) are the inputs of each group, added up.
-template <class E, class W, class T>
-void panel(const E* x, const float* summed, const W* weights, Steps steps, const float* bias, T* out, int64_t number,
-           Sizes s) {
-  alignas(64) E buffer[kMostInputs * kColumns];
-  alignas(64) float sums[kRowBlock * kColumns];
-  static thread_local std::vector<float> wide_scales, wide_offsets;
-  const float* scales = widened(steps.scales, number, s.groups() * kColumns, wide_scales);
-  const float* offsets = widened(steps.offsets, number, s.groups() * kColumns, wide_offsets);
-  int64_t first = number * kColumns, columns = std::min<int64_t>(kColumns, s.outputs - first);
-  for (int64_t row = 0; row < s.rows; row += kRowBlock) {
-    int64_t rows = std::min(kRowBlock, s.rows - row);
-    std::memset(sums, 0, rows * kColumns * sizeof(float));
-    for (int64_t at = 0; at < s.inputs; at += s.group) {
-      int64_t inputs = std::min(s.group, s.inputs - at);
-      const W* here = weights + at / 2 * bytes_a_pair(W{}) / int64_t(sizeof(W));
-      const float* scale = scales ? scales + at / s.group * kColumns : nullptr;
-      multiply(x + row * s.inputs + at, s.inputs, rows, operands(here, inputs, buffer), inputs, scale, sums, kColumns);
+const E* operands(const W* panel, const Matrix& m, int64_t panel_number, int64_t at, int64_t inputs, E* buffer) {
+  for (int64_t i = 0; i < inputs; i += 4) {
+    const W* step = down<W>(panel, at + i);
+    int64_t group = (panel_number * m.groups() + (at + i) / m.group) * kColumns;
+    for (int c = 0; c < kColumns; c++) {
+      float scale = widen(m.scales[group + c]), offset = m.offsets ? widen(m.offsets[group + c]) : 0;
+      for (int j = 0; j < 4; j++) buffer[(i + j) * kColumns + c] = number(step, 4 * c + j) * scale + offset;
     }
-    if (offsets)
-      multiply(summed + row * s.groups(), s.groups(), rows, offsets, s.groups(), nullptr, sums, kColumns);
-    for (int64_t r = 0; r < rows; r++)
-      for (int64_t c = 0; c < columns; c++)
-        narrow(sums[r * kColumns + c] + (bias ? bias[first + c] : 0), out[(row + r) * s.outputs + first + c]);
+  }
+  return buffer;
+}
+
+template <class W, class E, class Out>
+void float_panel(const Matrix& m, const E* x, int64_t rows, int64_t number, Out* out) {
+  alignas(64) E buffer[std::is_same_v<E, W> ? 1 : kMostInputs * kColumns];
+  alignas(64) Lanes sums[kRowBlock][kVectors];
+  const W* panel = down<W>(m.panels, number * m.inputs);
+  int64_t first = number * kColumns;
+  for (int64_t row = 0; row < rows; row += kRowBlock) {
+    int64_t count = std::min(kRowBlock, rows - row);
+    std::memset(sums, 0, count * sizeof sums[0]);
+    for (int64_t at = 0; at < m.inputs; at += kMostInputs) {
+      int64_t inputs = std::min(kMostInputs, m.inputs - at);
+      const E* here = operands<E>(panel, m, number, at, inputs, buffer);
+      multiply(x + row * m.inputs + at, m.inputs, count, here, inputs, reinterpret_cast<float*>(sums), kColumns);
+    }
+    for (int64_t r = 0; r < count; r++)
+      finish(sums[r], m.bias ? m.bias + first : nullptr, out + (row + r) * m.outputs + first, m.outputs - first);
   }
 }
 
-template <class T, class W>
-void product(const T* x, const W* weights, Steps steps, const float* bias, T* out, Sizes s) {
-  using E = Operand<T>;
-  std::vector<E> wide(std::is_same_v<E, T> ? 0 : s.rows * s.inputs);
-  std::vector<float> summed(steps.offsets ? s.rows * s.groups() : 0);
-  for (size_t i = 0; i < wide.size(); i++) narrow(widen(x[i]), wide[i]);
-  for (size_t i = 0; i < summed.size(); i++) summed[i] = added_up(x + i * s.group, s.group);
-  const E* rows = wide.empty() ? reinterpret_cast<const E*>(x) : wide.data();
-  int64_t panels = (s.outputs + kColumns - 1) / kColumns;
-  int64_t stride = s.inputs / 2 * bytes_a_pair(W{}) / int64_t(sizeof(W));
-  int64_t grain = std::max<int64_t>(1, (1 << 16) / (s.rows * s.inputs * kColumns));
+// Products of integers
+
+// Inputs as 8-bit integers with a scale for each row and group, and the sum of each group's scaled integers.
+struct Rounded {
+  std::vector<int8_t> ints;
+  std::vector<float> scales, sums;
+};
+
+void round_group(const bf16* x, int64_t count, int8_t* ints, float& scale, float& summed) {
+  Lanes top = {};
+  for (int64_t i = 0; i < count; i += kLanes) {
+    Lanes lanes = load_some(x + i, count - i);
+    top = most_of(top, most_of(lanes, -lanes));
+  }
+  float most = largest(top);
+  scale = most / 127;
+  Lanes inverse = splat(most > 0 ? 127 / most : 0);
+  Ints total = {};
+  for (int64_t i = 0; i < count; i += kLanes) {
+    Lanes shifted = load_some(x + i, count - i) * inverse + 12582912.0f;  // the nearest integer, see exp
+    Ints whole = (Ints)shifted - 0x4b400000;
+    auto bytes = __builtin_convertvector(whole, Bytes);
+    std::memcpy(ints + i, &bytes, std::min<int64_t>(kLanes, count - i));
+    total += whole;
+  }
+  summed = scale * sum(__builtin_convertvector(total, Lanes));  // small integers, so exactly
+}
+
+Rounded rounded(const Matrix& m, const bf16* x, int64_t rows) {
+  int64_t groups = rows * m.groups();
+  Rounded made{std::vector<int8_t>(rows * m.inputs), std::vector<float>(groups), std::vector<float>(groups)};
+  at::parallel_for(0, groups, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t g = begin; g < end; g++)
+      round_group(x + g * m.group, m.group, &made.ints[g * m.group], made.scales[g], made.sums[g]);
+  });
+  return made;
+}
+
+// 4 inputs of 32 columns, as unsigned bytes: what they are too high by is `kTooHigh`.
+template <class W> constexpr float kTooHigh = std::is_same_v<W, nibbles> ? 8 : 128;
+
+inline void unsigned_step(const int8_t* from, Ints (&words)[kVectors]) {
+  std::memcpy(words, from, sizeof words);
+  for (Ints& word : words) word ^= int32_t(0x80808080);
+}
+inline void unsigned_step(const nibbles* from, Ints (&words)[kVectors]) {
+  std::memcpy(words, from, sizeof words / 2);
+  for (int v = 0; v < kVectors / 2; v++) {
+    words[kVectors / 2 + v] = (words[v] >> 4) & 0x0f0f0f0f;
+    words[v] &= 0x0f0f0f0f;
+  }
+}
+
+// Each lane's four unsigned bytes times four signed ones, added to what it holds.
+inline void dot(Ints& sum, Ints words, const int8_t* x) {
+  int32_t four;
+  std::memcpy(&four, x, 4);
+#if defined(__AVX512VNNI__)
+  sum = (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)words, _mm512_set1_epi32(four));
+#else
+  for (int j = 0; j < 4; j++) sum += ((words >> 8 * j) & 255) * int32_t(x[j]);
+#endif
+}
+
+template <int R, class W, class Out>
+inline void integer_tile(const Matrix& m, const Rounded& x, int64_t row, int64_t number, Out* out) {
+  Lanes sums[R][kVectors] = {};
+  const W* panel = down<W>(m.panels, number * m.inputs);
+  for (int64_t g = 0; g < m.groups(); g++) {
+    Ints ints[R][kVectors] = {};
+    for (int64_t i = g * m.group; i < (g + 1) * m.group; i += 4) {
+      Ints words[kVectors];
+      unsigned_step(down<W>(panel, i), words);
+      for (int r = 0; r < R; r++)
+        for (int v = 0; v < kVectors; v++) dot(ints[r][v], words[v], &x.ints[(row + r) * m.inputs + i]);
+    }
+    int64_t steps = (number * m.groups() + g) * kColumns, group = row * m.groups() + g;
+    for (int v = 0; v < kVectors; v++) {
+      Lanes scale = load(m.scales + steps + v * kLanes), offset = scale * -kTooHigh<W>;
+      if (m.offsets) offset += load(m.offsets + steps + v * kLanes);
+      for (int r = 0; r < R; r++) {
+        int64_t at = group + r * m.groups();
+        sums[r][v] += __builtin_convertvector(ints[r][v], Lanes) * (scale * x.scales[at]) + offset * x.sums[at];
+      }
+    }
+  }
+  int64_t first = number * kColumns;
+  for (int r = 0; r < R; r++)
+    finish(sums[r], m.bias ? m.bias + first : nullptr, out + (row + r) * m.outputs + first, m.outputs - first);
+}
+
+template <class W, int R = kIntegerRows, class Out>
+void integer_panel(const Matrix& m, const Rounded& x, int64_t row, int64_t rows, int64_t number, Out* out) {
+  for (; row + R <= rows; row += R) integer_tile<R, W>(m, x, row, number, out);
+  if constexpr (R > 1) integer_panel<W, R - 1>(m, x, row, rows, number, out);
+}
+
+// Both
+
+template <class F>
+void each_panel(const Matrix& m, int64_t rows, F f) {
+  int64_t panels = (m.outputs + kColumns - 1) / kColumns;
+  int64_t grain = std::max<int64_t>(1, (1 << 16) / (rows * m.inputs * kColumns));
   at::parallel_for(0, panels, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; p++) panel<E>(rows, summed.data(), weights + p * stride, steps, bias, out, p, s);
+    for (int64_t number = begin; number < end; number++) f(number);
   });
 }
 
-// x (..., in) -> (..., outputs). weight (panels, in / 2, 64) as bf16 or int8, (panels, in / 2, 32) as uint8 for 4 bits;
-// scales and offsets (panels, groups, 32) in bf16, bias (outputs) in fp32.
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& scales,
-                  const std::optional<at::Tensor>& offsets, const std::optional<at::Tensor>& bias, int64_t outputs) {
+template <class W, class T, class Out>
+void product(const Matrix& m, const T* x, int64_t rows, Out* out) {
+  if constexpr (std::is_same_v<T, bf16> && !std::is_same_v<W, bf16>) {
+    Rounded inputs = rounded(m, x, rows);
+    each_panel(m, rows, [&](int64_t number) { integer_panel<W>(m, inputs, 0, rows, number, out); });
+  } else {
+    using E = Operand<T>;
+    std::vector<E> wide(std::is_same_v<E, T> ? 0 : rows * m.inputs);
+    for (size_t i = 0; i < wide.size(); i++) narrow(widen(x[i]), wide[i]);
+    const E* from = wide.empty() ? reinterpret_cast<const E*>(x) : wide.data();
+    each_panel(m, rows, [&](int64_t number) { float_panel<W>(m, from, rows, number, out); });
+  }
+}
+
+}  // namespace
+
+Matrix::Matrix(const at::Tensor& panels, const MaybeTensor& scales, const MaybeTensor& offsets, const MaybeTensor& bias,
+               int64_t outputs)
+    : kind(panels.scalar_type()), panels(panels.const_data_ptr()), scales(scales ? pointer<bf16>(*scales) : nullptr),
+      offsets(offsets ? pointer<bf16>(*offsets) : nullptr), bias(bias ? pointer<float>(*bias) : nullptr),
+      inputs(panels.size(1) * (scales ? 4 : 2)), outputs(outputs), group(scales ? inputs / scales->size(1) : inputs) {
+  TORCH_CHECK(panels.is_contiguous() && panels.size(0) == (outputs + kColumns - 1) / kColumns, "not these panels");
+  TORCH_CHECK((kind == at::kBFloat16) == !scales, "integers, and only they, have scales");
+  TORCH_CHECK(!scales || (group % 4 == 0 && kMostInputs % group == 0), "groups of 4, 8, ... inputs");
+}
+
+template <class T, class Out>
+void multiply(const Matrix& m, const T* x, int64_t rows, Out* out) {
+  if (!rows) return;
+  if (m.kind == at::kByte) return product<nibbles>(m, x, rows, out);
+  if (m.kind == at::kChar) return product<int8_t>(m, x, rows, out);
+  product<bf16>(m, x, rows, out);
+}
+template void multiply(const Matrix&, const float*, int64_t, float*);
+template void multiply(const Matrix&, const bf16*, int64_t, bf16*);
+template void multiply(const Matrix&, const bf16*, int64_t, float*);
+
+namespace {
+
+// x (..., in) -> (..., outputs), in fp32 if `wide`. weight (panels, in / 2, 64) as bf16, (panels, in / 4, 128) as int8,
+// (panels, in / 4, 64) as uint8 for 4 bits; scales and offsets (panels, groups, 32) in bf16, bias (outputs) in fp32.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& scales, const MaybeTensor& offsets,
+                  const MaybeTensor& bias, int64_t outputs, bool wide) {
+  Matrix matrix(weight, scales, offsets, bias, outputs);
   auto shape = x.sizes().vec();
-  int64_t inputs = shape.back();
-  TORCH_CHECK(weight.size(1) * 2 == inputs && weight.is_contiguous(), "packed for another width");
-  TORCH_CHECK(x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kFloat, "bf16 or fp32 only");
+  TORCH_CHECK(matrix.inputs == shape.back(), "packed for another width");
   shape.back() = outputs;
-  auto out = at::empty(shape, x.options());
   auto dense = x.contiguous();
-  int64_t group = scales ? inputs / scales->size(1) : std::min(inputs, kMostInputs);
-  TORCH_CHECK(group <= kMostInputs, "groups of at most ", kMostInputs);
-  Sizes sizes{dense.numel() / inputs, inputs, outputs, group};
-  if (!sizes.rows) return out;
-  Steps steps{scales ? static_cast<const bf16*>(scales->const_data_ptr()) : nullptr,
-              offsets ? static_cast<const bf16*>(offsets->const_data_ptr()) : nullptr};
-  const float* added = bias ? bias->const_data_ptr<float>() : nullptr;
-  auto run = [&]<class T, class W>(T*, W*) {
-    product(static_cast<const T*>(dense.const_data_ptr()), static_cast<const W*>(weight.const_data_ptr()), steps, added,
-            static_cast<T*>(out.mutable_data_ptr()), sizes);
-  };
-  auto choose_weights = [&]<class T>(T* type) {
-    if (weight.scalar_type() == at::kByte) return run(type, static_cast<nibbles*>(nullptr));
-    if (weight.scalar_type() == at::kChar) return run(type, static_cast<int8_t*>(nullptr));
-    run(type, static_cast<bf16*>(nullptr));
-  };
-  x.scalar_type() == at::kFloat ? choose_weights(static_cast<float*>(nullptr))
-                                : choose_weights(static_cast<bf16*>(nullptr));
+  auto out = at::empty(shape, wide ? x.options().dtype(at::kFloat) : x.options());
+  int64_t rows = dense.numel() / matrix.inputs;
+  typed(x, [&]<class T>(T*) {
+    if (wide) return multiply(matrix, pointer<T>(dense), rows, mutable_pointer<float>(out));
+    multiply(matrix, pointer<T>(dense), rows, mutable_pointer<T>(out));
+  });
   return out;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(intaglio, library) {
-  library.def("linear(Tensor x, Tensor weight, Tensor? scales, Tensor? offsets, Tensor? bias, int outputs) -> Tensor");
+  library.def(
+      "linear(Tensor x, Tensor weight, Tensor? scales, Tensor? offsets, Tensor? bias, int outputs, bool wide) "
+      "-> Tensor");
 }
 TORCH_LIBRARY_IMPL(intaglio, CPU, library) { library.impl("linear", linear); }
 

@@ -3,6 +3,8 @@
 Legend: B batch, T tokens, N = B*T, E features of the model, X experts, k experts per token, I intermediate features.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from intaglio.parts.feed_forward import FeedForward, build_activation
 from intaglio.specs import FeedForwardSpec, MoESpec
 
-__all__ = ["Experts", "MixtureOfExperts", "Router", "expert_shares", "load_balancing_loss"]
+__all__ = ["Experts", "MixtureOfExperts", "Router", "expert_shares", "grouped_linear", "load_balancing_loss"]
 
 
 class Router(nn.Module):
@@ -25,9 +27,9 @@ class Router(nn.Module):
         self.bias: Tensor | None
         self.register_buffer("bias", torch.zeros(spec.num_experts) if spec.router.bias_correction else None)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, E) -> weights (N, k) in fp32, chosen experts (N, k)"""
-        logits = F.linear(x.float(), self.weight.float())  # (N, X)
+    def forward(self, x: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(N, E) -> weights (N, k) in fp32, chosen experts (N, k); `weight` (X, E) in place of the router's own."""
+        logits = F.linear(x.float(), (self.weight if weight is None else weight).float())  # (N, X)
         scores = logits.softmax(dim=-1) if self.spec.scoring == "softmax" else logits.sigmoid()
         chosen = self._preference(scores).topk(self.top_k, dim=-1).indices
         if torch.is_grad_enabled():
@@ -62,12 +64,18 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         """(rows, E) sorted by expert -> (rows, E); `ends` (X,) is where each expert's rows end."""
-        inner = grouped_linear(x, self.up_proj, ends)
-        if self.gate_proj is None:
-            inner = self.activation(inner)
-        else:
-            inner = self.activation(grouped_linear(x, self.gate_proj, ends)) * inner
-        return grouped_linear(inner, self.down_proj, ends)
+        return self.run(x, lambda name, x: self.product(name, x, ends))
+
+    def product(self, name: str, x: Tensor, ends: Tensor) -> Tensor:
+        """Each expert's rows times its matrix of this name: (rows, in) -> (rows, out)"""
+        matrices = getattr(self, name)
+        return matrices(x, ends) if isinstance(matrices, nn.Module) else grouped_linear(x, matrices, ends)
+
+    def run(self, x: Tensor, product: Callable[[str, Tensor], Tensor]) -> Tensor:
+        """The same with the products made by another."""
+        inner = product("up_proj", x)
+        inner = self.activation(inner) if self.gate_proj is None else self.activation(product("gate_proj", x)) * inner
+        return product("down_proj", inner)
 
 
 class MixtureOfExperts(nn.Module):

@@ -8,11 +8,11 @@ Legend: T tokens, E features of the model, H query heads, K key/value heads, D h
 X experts, k experts per token. `tape.make(kind, n)` is a tensor of T * n elements.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from intaglio.planning.tape import Stored, Tape
+from intaglio.planning.tape import FLOAT, Stored, Tape
 from intaglio.specs import (
     AttentionSpec,
     BlockSpec,
@@ -28,12 +28,12 @@ from intaglio.specs import (
 
 __all__ = ["Activations", "activations"]
 
-INT64, FLOAT = 8, 4
+INT64 = 8
 
 SHORT_DOCUMENT = 384
 """Tokens up to which a packed document's attention in bf16 is differentiated by plain products on a CPU."""
 
-Product = Callable[[str, int], Stored]
+Product = Callable[[str, Stored, int], Stored]
 Rotaries = dict[tuple[RotarySpec, int], tuple[Stored, Stored]]
 
 
@@ -60,6 +60,7 @@ def activations(
     itemsize: int,
     documents: Sequence[int] | None = None,
     checkpoint_every: int | Literal["selective"] = 0,
+    ranks: Mapping[str, int] | None = None,
 ) -> Activations:
     """What the hidden states of one row of `tokens` keep; logits and loss are counted elsewhere.
 
@@ -70,20 +71,23 @@ def activations(
         documents: lengths of the documents that the row packs; None is one sequence, not packed.
         checkpoint_every: of each that many layers the first keeps only its input; 0 checkpoints none; selective has
             every layer keep its input and the results of products and fused attention.
+        ranks: of the adapters, see `planning.adapters`; None where every weight trains.
     """
-    tape = Tape(tokens, itemsize, documents)
+    tape = Tape(tokens, itemsize, documents, ranks)
     x = _embed(tape, spec)
     rotaries: Rotaries = {}
     recomputed = 0
     selective = checkpoint_every == "selective"
     every = 1 if checkpoint_every == "selective" else checkpoint_every
     for number, block in enumerate(spec.blocks):
+        tape.layer = f"layers.{number}"
         if every and number % every == 0:
-            tape.keep(x, *_angles(tape, block.attention, rotaries))
+            tape.hold(x, *_angles(tape, block.attention, rotaries))
             again = tape.aside()
             x = _block(again, block, spec.hidden_size, x, rotaries)
+            tape.flowing = again.flowing
             products = again.products if selective else ()
-            tape.keep(*products)
+            tape.hold(*products)
             recomputed = max(recomputed, again.total(without=products) + x.num_bytes)
         else:
             x = _block(tape, block, spec.hidden_size, x, rotaries)
@@ -156,22 +160,25 @@ def _angles(tape: Tape, spec: AttentionSpec | LatentAttentionSpec, rotaries: Rot
 
 
 def _attention(tape: Tape, spec: AttentionSpec, size: int, x: Stored, rotaries: Rotaries) -> Stored:
-    tape.keep(x)
     heads, kv_heads, width = spec.num_heads, spec.kv_heads, spec.width
-    query, key, value = (tape.product("attention", count * width) for count in (heads, kv_heads, kv_heads))
+    sizes = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads}
+    query, key, value = (_project(tape, name, x, count * width) for name, count in sizes.items())
     if spec.qk_norm:
         query, key = (_qk_norm(tape, spec, y, count) for y, count in ((query, heads), (key, kv_heads)))
     if spec.rope:
         tape.keep(*_angles(tape, spec, rotaries))
         query, key = tape.make("attention", heads * width), tape.make("attention", kv_heads * width)
     if spec.softcap is not None:
-        tape.keep(query, *_capped_scores(tape, spec), tape.make("attention", heads * width))
-        return tape.product("attention", size)
+        tape.keep(query, *_capped_scores(tape, spec))
+        return _project(tape, "o_proj", tape.make("attention", heads * width), size)
     partly = spec.rope is not None and (spec.rope.dim or width) < width
     out = _fused(tape, query, key, value, heads, width, spec.window)
     copied = tape.documents is not None or (partly and heads > 1)  # joined, or turned from (H, T, D) to (T, H, D)
-    tape.keep(tape.make("attention", heads * width) if copied else out)
-    return tape.product("attention", size)
+    return _project(tape, "o_proj", tape.make("attention", heads * width) if copied else out, size)
+
+
+def _project(tape: Tape, name: str, x: Stored, features: int) -> Stored:
+    return tape.linear("attention", f"attention.{name}", x, features)
 
 
 def _qk_norm(tape: Tape, spec: AttentionSpec, x: Stored, heads: int) -> Stored:
@@ -220,23 +227,23 @@ def _capped_scores(tape: Tape, spec: AttentionSpec) -> tuple[Stored, ...]:
 
 def _latent_attention(tape: Tape, spec: LatentAttentionSpec, size: int, x: Stored, rotaries: Rotaries) -> Stored:
     """The expanded form, which training uses."""
-    tape.keep(x)
-    if spec.q_lora_rank:
-        latent = tape.product("attention", spec.q_lora_rank)
-        tape.keep(_norm(tape, spec.norm, latent, spec.q_lora_rank))
-    joined = tape.product("attention", spec.latent_width)  # the latent and the rotary key are views of one product
-    tape.keep(_norm(tape, spec.norm, joined, spec.kv_lora_rank), *_angles(tape, spec, rotaries))
     heads, width = spec.num_heads, spec.qk_head_dim
-    rebuilt = tape.product("attention", heads * (spec.qk_nope_head_dim + spec.v_head_dim))
-    tape.product("attention", heads * width)  # queries before they turn
+    if spec.q_lora_rank:
+        latent = _project(tape, "q_a_proj", x, spec.q_lora_rank)
+        _project(tape, "q_b_proj", _norm(tape, spec.norm, latent, spec.q_lora_rank), heads * width)
+    else:
+        _project(tape, "q_proj", x, heads * width)
+    joined = _project(tape, "kv_a_proj", x, spec.latent_width)  # the latent and the rotary key are views of one product
+    latent = _norm(tape, spec.norm, joined, spec.kv_lora_rank)
+    tape.keep(*_angles(tape, spec, rotaries))
+    rebuilt = _project(tape, "kv_b_proj", latent, heads * (spec.qk_nope_head_dim + spec.v_head_dim))
     query, key = tape.make("attention", heads * width), tape.make("attention", heads * width)
     if width == spec.v_head_dim:
         out = _fused(tape, query, key, rebuilt, heads, width, None)
     else:
         out = _probabilities(tape, spec, rebuilt)
     copied = heads > 1 or tape.documents is not None
-    tape.keep(tape.make("attention", heads * spec.v_head_dim) if copied else out)
-    return tape.product("attention", size)
+    return _project(tape, "o_proj", tape.make("attention", heads * spec.v_head_dim) if copied else out, size)
 
 
 def _probabilities(tape: Tape, spec: LatentAttentionSpec, rebuilt: Stored) -> Stored:
@@ -248,15 +255,19 @@ def _probabilities(tape: Tape, spec: LatentAttentionSpec, rebuilt: Stored) -> St
     return tape.make("attention", heads * spec.v_head_dim)
 
 
-def _feed_forward(tape: Tape, spec: FeedForwardSpec, size: int, x: Stored, kind: str = "feed_forward") -> Stored:
-    tape.keep(x, _inner(tape, spec, kind, tape.product))
-    return tape.product(kind, size)
+def _feed_forward(
+    tape: Tape, spec: FeedForwardSpec, size: int, x: Stored, kind: str = "feed_forward", path: str = "feed_forward"
+) -> Stored:
+    def product(name: str, read: Stored, width: int) -> Stored:
+        return tape.linear(kind, f"{path}.{name}", read, width)
+
+    return product("down_proj", _inner(tape, spec, kind, product, x), size)
 
 
-def _inner(tape: Tape, spec: FeedForwardSpec, kind: str, product: Product, times: int = 1) -> Stored:
+def _inner(tape: Tape, spec: FeedForwardSpec, kind: str, product: Product, x: Stored, times: int = 1) -> Stored:
     """What goes into the last matrix: the bend, times the gated half if there is one; `times` rows for each token."""
     width = times * spec.intermediate_size
-    inner, bent = product(kind, width), tape.make(kind, width)
+    inner, bent = product("gate_proj" if spec.gated else "up_proj", x, width), tape.make(kind, width)
     if isinstance(spec.activation, SwishSpec):
         tape.keep(inner, tape.make(kind, width))  # x and the sigmoid
     elif spec.activation in ("relu", "sigmoid"):
@@ -265,7 +276,7 @@ def _inner(tape: Tape, spec: FeedForwardSpec, kind: str, product: Product, times
         tape.keep(inner)
     if not spec.gated:
         return bent
-    tape.keep(bent, product(kind, width))
+    tape.keep(bent, product("up_proj", x, width))
     return tape.make(kind, width)
 
 
@@ -274,19 +285,26 @@ def _mixture(tape: Tape, spec: MoESpec, size: int, x: Stored) -> Stored:
     chosen = spec.num_experts_per_tok
     grouped = tape.itemsize == 2 and size % 8 == 0 and spec.expert.intermediate_size % 8 == 0
 
-    def product(kind: str, width: int) -> Stored:
-        """All experts' results: of one fused product, or of one for each expert, joined."""
-        made = tape.product(kind, width)
-        return made if grouped else tape.make(kind, width)
+    def product(name: str, read: Stored, width: int) -> Stored:
+        """All experts' results: of one fused product, or of one for each expert, joined; adapters compute in fp32."""
+        rank = tape.rank(f"feed_forward.experts.{name}")
+        if tape.ranks is None:
+            tape.keep(read)
+        elif rank:
+            inputs = read.num_bytes // tape.itemsize // tape.tokens
+            tape.keep(tape.as_float("moe", read, inputs), tape.make("moe", chosen * rank, FLOAT))
+        made = tape.product("moe", width)
+        return made if grouped else tape.make("moe", width)
 
     _router(tape, spec, size, x)
     tape.keep(tape.make("moe", chosen, INT64), tape.make("moe", chosen, INT64))  # which token; and the order
-    tape.keep(tape.make("moe", chosen * size), _inner(tape, spec.expert, "moe", product, chosen))
+    rows = tape.make("moe", chosen * size)
+    out = product("down_proj", _inner(tape, spec.expert, "moe", product, rows, chosen), chosen * size)
     if grouped:
         tape.keep(Stored("moe", spec.num_experts * 4))  # where each expert's rows end
-    tape.keep(product("moe", chosen * size), tape.make("moe", chosen), tape.make("moe", chosen * size))
+    tape.keep(out, tape.make("moe", chosen), tape.make("moe", chosen * size))
     if spec.shared:
-        _feed_forward(tape, spec.shared, size, x, "moe")
+        _feed_forward(tape, spec.shared, size, x, "moe", "feed_forward.shared")
     return tape.make("moe", size)
 
 
@@ -294,9 +312,9 @@ def _router(tape: Tape, spec: MoESpec, size: int, x: Stored) -> None:
     """In fp32: the row, the scores, the choice, the weights."""
     if tape.itemsize != FLOAT:
         tape.keep(Stored("moe", spec.num_experts * size * FLOAT))  # the router's matrix in fp32
-    tape.product("moe", spec.num_experts, FLOAT)
+    tape.linear("moe", "feed_forward.router", tape.as_float("moe", x, size), spec.num_experts, itemsize=FLOAT)
     scores = tape.make("moe", spec.num_experts, FLOAT)
-    tape.keep(tape.as_float("moe", x, size), scores, tape.make("moe", spec.num_experts_per_tok, INT64))
+    tape.keep(scores, tape.make("moe", spec.num_experts_per_tok, INT64))
     if spec.router.num_groups > 1:
         _groups(tape, spec, scores)
     if spec.router.renormalise:

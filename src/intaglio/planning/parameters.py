@@ -14,7 +14,7 @@ from intaglio.specs import (
     SwishSpec,
 )
 
-__all__ = ["decays", "is_matrix", "parameter_shapes"]
+__all__ = ["Shape", "decays", "is_matrix", "parameter_shapes"]
 
 Shape = tuple[int, ...]
 Named = Iterator[tuple[str, Shape]]

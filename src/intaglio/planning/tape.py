@@ -6,10 +6,12 @@ shows: the arithmetic of `planning.activations` walks the model as its forward d
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Stored", "Tape"]
+__all__ = ["FLOAT", "Stored", "Tape"]
+
+FLOAT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +34,19 @@ class Tape:
         tokens: in the row.
         itemsize: bytes of one element in the dtype that the model computes in.
         documents: lengths of the documents that are packed in the row; None is one sequence, not packed.
+        ranks: of the adapters on a frozen model, by the path of their matrix; None where every weight trains.
     """
 
-    def __init__(self, tokens: int, itemsize: int, documents: Sequence[int] | None = None) -> None:
-        self.tokens, self.itemsize, self.documents = tokens, itemsize, documents
+    def __init__(
+        self,
+        tokens: int,
+        itemsize: int,
+        documents: Sequence[int] | None = None,
+        ranks: Mapping[str, int] | None = None,
+    ) -> None:
+        self.tokens, self.itemsize, self.documents, self.ranks = tokens, itemsize, documents, ranks
+        self.flowing = ranks is None
+        self.layer = ""
         self._kept: dict[Stored, None] = {}
         self._products: list[Stored] = []
 
@@ -63,13 +74,38 @@ class Tape:
         """x in fp32: itself where the model computes in fp32, else a copy."""
         return x if self.itemsize == 4 else self.make(kind, features, 4)
 
+    def linear(self, kind: str, name: str, x: Stored, features: int, itemsize: int | None = None) -> Stored:
+        """x times the matrix called `name` in its layer: T * `features` elements.
+
+        x is kept for the gradient of a matrix that trains; for that of an adapter beside one, and what its A made.
+        """
+        rank = self.rank(name)
+        if self.ranks is None or rank:
+            self.keep(x)
+        if rank:
+            self.keep(self.make(kind, rank))
+        return self.product(kind, features, itemsize)
+
+    def rank(self, name: str) -> int:
+        """Of the adapter beside a matrix of the layer, 0 where there is none; from one on there are gradients."""
+        rank = (self.ranks or {}).get(f"{self.layer}.{name}", 0)
+        self.flowing = self.flowing or rank > 0
+        return rank
+
     def keep(self, *tensors: Stored) -> None:
-        """An operation keeps them for the backward."""
+        """An operation keeps them for the backward, if a gradient is to come by: not before the first adapter."""
+        if self.flowing:
+            self.hold(*tensors)
+
+    def hold(self, *tensors: Stored) -> None:
+        """They are kept whatever comes by: a layer that is made again wants its input."""
         self._kept.update(dict.fromkeys(tensors))
 
     def aside(self) -> "Tape":
         """An empty tape for the same tokens: for what is kept for a moment only."""
-        return Tape(self.tokens, self.itemsize, self.documents)
+        tape = Tape(self.tokens, self.itemsize, self.documents, self.ranks)
+        tape.flowing, tape.layer = self.flowing, self.layer
+        return tape
 
     def by_kind(self) -> dict[str, int]:
         """Bytes kept, by the part that made them."""

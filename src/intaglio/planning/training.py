@@ -1,22 +1,27 @@
 """The memory of a training run on one device, by arithmetic.
 
 Bytes that stay: weights in the compute dtype, fp32 masters where that is less, fp32 gradients, the optimizer's
-moments. Bytes that come and go: what the forward keeps for the backward, the loss, and the larger of what it needs
-for a moment and what a checkpointed layer makes again. What no arithmetic knows (the allocator's rounding, a device's
-context, the libraries) is not in here.
+moments. With an adapter: weights without any of these, in fewer bits if so said, and adapters in fp32 with theirs.
+Bytes that come and go: what the forward keeps for the backward, the loss, and the larger of what it needs for a moment
+and what a checkpointed layer makes again. What no arithmetic knows (the allocator's rounding, a device's context, the
+libraries) is not in here.
 
 Legend: T tokens, E features of the model, V vocabulary, C tokens of a chunk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, Literal
 
 from intaglio.errors import UserError, nearest
-from intaglio.planning.activations import FLOAT, INT64, activations
-from intaglio.planning.parameters import is_matrix, parameter_shapes
+from intaglio.planning.activations import INT64, activations
+from intaglio.planning.adapters import frozen_bytes, largest_matrix, ranks_of, trained_shapes
+from intaglio.planning.parameters import Shape, is_matrix, parameter_shapes
+from intaglio.planning.tape import FLOAT
 from intaglio.specs import DecoderSpec, dtype_bytes
+from intaglio.specs.adapter import LoRASpec
+from intaglio.specs.quantization import QuantizationSpec
 
 __all__ = ["LOSS_BLOCK", "MemoryPlan", "OptimizerName", "plan_training"]
 
@@ -32,29 +37,33 @@ class MemoryPlan:
     """Bytes.
 
     Attributes:
-        weights: in the compute dtype.
+        weights: in the compute dtype, or in the bits that frozen ones are kept in.
+        adapters: in fp32, their own masters.
         master_weights: in fp32; 0 where the weights are fp32 themselves.
         gradients: in fp32, from the first step to the last.
         optimizer_states: moments in fp32, and each tensor's count of steps.
         activations: kept from the forward to the backward, by the part that made them.
         recomputed: the most that one checkpointed layer makes again, and the gradient of its result.
+        dequantized: the largest matrix of a few bits in the dtype it is used in, and how it comes there.
         loss: kept by the loss from its forward to its backward.
         logits: what the loss needs for a moment beside that.
     """
 
     weights: int
+    adapters: int
     master_weights: int
     gradients: int
     optimizer_states: int
     activations: dict[str, int]
     recomputed: int
+    dequantized: int
     loss: int
     logits: int
 
     @property
     def resident(self) -> int:
         """What stays from step to step."""
-        return self.weights + self.master_weights + self.gradients + self.optimizer_states
+        return self.weights + self.adapters + self.master_weights + self.gradients + self.optimizer_states
 
     @property
     def peak(self) -> int:
@@ -62,7 +71,8 @@ class MemoryPlan:
 
         Exact to a percent where nothing is checkpointed; the gradients inside a layer made again are not in it.
         """
-        return self.resident + sum(self.activations.values()) + max(self.loss + self.logits, self.recomputed)
+        passing = max(self.loss + self.logits, self.recomputed + self.dequantized)
+        return self.resident + sum(self.activations.values()) + passing
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data: `peak_bytes`, `resident_bytes` and `components`."""
@@ -85,8 +95,11 @@ def plan_training(
     chunk: int | None = 1024,
     checkpoint_every: int | Literal["selective"] = 0,
     documents: Sequence[int] | None = None,
+    adapter: LoRASpec | None = None,
+    ranks: Mapping[str, int] | None = None,
+    quantization: QuantizationSpec | None = None,
 ) -> MemoryPlan:
-    """What it takes to train every parameter of a decoder.
+    """What it takes to train a decoder: every parameter, or an adapter beside them.
 
     Args:
         spec: of the model.
@@ -99,6 +112,9 @@ def plan_training(
         documents: lengths of the documents in the row; None is one as long as it. Windows, soft-capped scores and
             latent attention cost less in short ones, and so does attention in bf16 (`parts.short_attention`), whose
             scores of one document stand for a moment in the backward and are not counted.
+        adapter: what trains in place of the weights. Its activations are LoRA's, without dropout and DoRA.
+        ranks: where it is, by the path of each matrix; None goes by the names that the parts have here.
+        quantization: of the weights, which are frozen then.
 
     Raises:
         UserError: a dtype that nothing is trained in; documents that are not as long as the row together.
@@ -108,37 +124,47 @@ def plan_training(
     if documents is not None and sum(documents) != tokens:
         raise UserError(f"documents of {sum(documents)} tokens in a row of {tokens}", mend="give all their lengths")
     itemsize, count = dtype_bytes(dtype), spec.num_parameters()
-    kept = activations(spec, tokens, itemsize, documents or (tokens,), checkpoint_every)
-    loss, logits = _plain_loss(spec, tokens, itemsize) if chunk is None else _loss(spec, tokens, itemsize, chunk)
+    if adapter is not None and ranks is None:
+        ranks = ranks_of(spec, adapter)
+    trained = parameter_shapes(spec) if adapter is None else trained_shapes(spec, adapter, ranks or {})
+    elements = sum(map(prod, trained.values()))
+    kept = activations(spec, tokens, itemsize, documents or (tokens,), checkpoint_every, ranks)
+    head = any(
+        name.startswith("lm_head" if not spec.tie_embeddings else ("lm_head", "embed_tokens")) for name in trained
+    )
+    loss, logits = _plain_loss(spec, tokens, itemsize) if chunk is None else _loss(spec, tokens, itemsize, chunk, head)
     return MemoryPlan(
-        weights=count * itemsize,
-        master_weights=0 if itemsize == FLOAT else count * FLOAT,
-        gradients=count * FLOAT,
-        optimizer_states=_optimizer_states(spec, optimizer),
+        weights=count * itemsize if adapter is None else frozen_bytes(spec, itemsize, quantization),
+        adapters=0 if adapter is None else elements * FLOAT,
+        master_weights=0 if itemsize == FLOAT or adapter else count * FLOAT,
+        gradients=elements * FLOAT,
+        optimizer_states=_optimizer_states(trained, optimizer),
         activations=kept.by_kind,
         recomputed=kept.recomputed,
+        dequantized=largest_matrix(spec) * (FLOAT + itemsize) if quantization else 0,
         loss=loss,
         logits=logits,
     )
 
 
-def _optimizer_states(spec: DecoderSpec, optimizer: OptimizerName) -> int:
+def _optimizer_states(trained: Mapping[str, Shape], optimizer: OptimizerName) -> int:
     """AdamW: two moments and a step count a tensor; Muon: one moment."""
     states = 0
-    for name, shape in parameter_shapes(spec).items():
+    for name, shape in trained.items():
         muon = optimizer == "muon" and is_matrix(name, shape)
         states += prod(shape) * FLOAT if muon else (2 * prod(shape) + 1) * FLOAT
     return states
 
 
-def _loss(spec: DecoderSpec, tokens: int, itemsize: int, chunk: int) -> tuple[int, int]:
-    """Chunked: the gradients of the hidden states (T, E) and of the output matrix (V, E; fp32), and where targets are.
+def _loss(spec: DecoderSpec, tokens: int, itemsize: int, chunk: int, trained: bool) -> tuple[int, int]:
+    """Chunked: the gradients of the hidden states (T, E) and, where it is trained, of the output matrix (V, E; fp32),
+    and where targets are.
 
     For a moment: in the forward the hidden states twice and a chunk's logits with a block of them in fp32, or their
     gradient and the chunk's part of the matrix's; in the backward both gradients scaled, that of the output matrix in
     the compute dtype as well.
     """
-    rows, matrix = tokens * spec.hidden_size, spec.vocab_size * spec.hidden_size
+    rows, matrix = tokens * spec.hidden_size, spec.vocab_size * spec.hidden_size if trained else 0
     count = min(chunk, tokens)
     logits = count * spec.vocab_size
     block = min(max(LOSS_BLOCK // spec.vocab_size, 1), count) * spec.vocab_size

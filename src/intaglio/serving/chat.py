@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from intaglio.engine.interface import Output
 from intaglio.serving.answers import answer
+from intaglio.serving.documents import Documents, not_found, with_sources
 from intaglio.serving.generation import Outputs, Tally, begin, gathered
 from intaglio.serving.logprobs import chat_logprobs, prompt_logprobs
 from intaglio.serving.prompts import Job, chat_ids, fitted, job, template_for
@@ -42,16 +43,23 @@ async def answer_chat(request: Request, service: Service, body: ChatBody) -> Res
     service.check_ready()
     service.check_model(body.model)
     service.limits.check_choices(body.n)
-    asked, parser = await asyncio.to_thread(_prepare, service, body)
-    outputs = await begin(request, service, [asked])
-    chat = _Chat(service, body, asked, parser, request.state.request_id)
+    asked, parser, documents = await asyncio.to_thread(_prepare, service, body)
+    if documents and documents.silent:
+        outputs = not_found(request.state.request_id, body.n, len(asked.prompt_ids))
+    else:
+        outputs = await begin(request, service, [asked])
+    chat = _Chat(service, body, asked, parser, documents, request.state.request_id)
     return await answer(request, chat, outputs, stream=body.stream)
 
 
-def _prepare(service: Service, body: ChatBody) -> tuple[Job, Callable[[], ToolParser]]:
-    """What the engine is asked, and what reads the text of each choice. Takes time, and holds nothing up."""
+def _prepare(service: Service, body: ChatBody) -> tuple[Job, Callable[[], ToolParser], Documents | None]:
+    """What the engine is asked, what reads the text of each choice, and what the documents gave.
+
+    Takes time, and holds nothing up.
+    """
     tools = (body.tools or []) if body.may_call else []
     template = template_for(service, body, tools)
+    body, documents = with_sources(service, body, template, tools)
     parser = parser_of(template) if tools else NoCalls
     ids = fitted(service, chat_ids(service, body, template, tools), keep=body.truncate_prompt_tokens, param="messages")
     more: dict[str, Any] = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
@@ -59,7 +67,7 @@ def _prepare(service: Service, body: ChatBody) -> tuple[Job, Callable[[], ToolPa
         more["structured"], parser = forced_shape(body.callable_tools)
     elif tools and has_special_tags(service.tokenizer):
         more["skip_special_tokens"] = False
-    return job(service, body, ids, body.most_tokens, **more), parser
+    return job(service, body, ids, body.most_tokens, **more), parser, documents
 
 
 @dataclass
@@ -70,6 +78,7 @@ class _Choice:
     most_calls: int | None
     begun: bool = False
     calls: int = 0
+    text: str = ""
 
     def read(self, output: Output) -> tuple[str, list[Call]]:
         """Takes the next output; the text and the calls that are sure now."""
@@ -79,6 +88,7 @@ class _Choice:
         room = None if self.most_calls is None else self.most_calls - self.calls
         calls = [piece for piece in pieces if isinstance(piece, Call)][:room]
         self.calls += len(calls)
+        self.text += text
         return text, calls
 
     def finish_reason(self, output: Output) -> str | None:
@@ -94,13 +104,20 @@ class _Chat:
         body: the request.
         asked: what the engine continues.
         parser: makes what reads a choice's text.
+        documents: what the answers stand on.
         request_id: tells the request from all others.
     """
 
     def __init__(
-        self, service: Service, body: ChatBody, asked: Job, parser: Callable[[], ToolParser], request_id: str
+        self,
+        service: Service,
+        body: ChatBody,
+        asked: Job,
+        parser: Callable[[], ToolParser],
+        documents: Documents | None,
+        request_id: str,
     ) -> None:
-        self._service, self._body, self._asked = service, body, asked
+        self._service, self._body, self._asked, self._documents = service, body, asked, documents
         most_calls = 1 if body.parallel_tool_calls is False else None
         self._choices = [_Choice(parser(), most_calls) for _ in range(body.n)]
         self._tally = Tally()
@@ -170,6 +187,8 @@ class _Chat:
             details["stop_reason"] = output.stop_reason
         if self._body.return_token_ids:
             details["token_ids"] = output.token_ids
+        if self._documents and output.finish_reason:
+            details["citations"] = self._documents.citations(choice.text)
         return details
 
 

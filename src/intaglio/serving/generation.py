@@ -18,7 +18,7 @@ from intaglio.serving.protocol.common import PromptTokensDetails, Usage
 from intaglio.serving.protocol.sampling import SamplingBody
 from intaglio.serving.service import Service
 
-__all__ = ["Outputs", "Tally", "begin", "gathered", "unless_gone"]
+__all__ = ["Outputs", "Placed", "Tally", "begin", "gathered", "unless_gone"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

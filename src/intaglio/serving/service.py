@@ -7,6 +7,7 @@ from typing import Any
 
 from intaglio.engine.interface import Pooling
 from intaglio.errors import UserError
+from intaglio.retrieval.answer import Grounding
 from intaglio.serving.client import AsyncEngine, EngineUnavailable
 from intaglio.serving.errors import ApiError
 from intaglio.serving.limits import Admission, Limits
@@ -31,6 +32,7 @@ class Service:
         trust_templates: whether a request may bring a template. It runs in a sandbox, but may run for long.
         pooling: how the vectors of a text's tokens become one.
         log_prompts: whether prompts may be written to the log.
+        grounding: finds sources for conversations; None where the model answers by itself.
         created: when the server was started, in seconds since 1970.
     """
 
@@ -44,6 +46,7 @@ class Service:
     trust_templates: bool = False
     pooling: Pooling = "mean"
     log_prompts: bool = False
+    grounding: Grounding | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from intaglio.text.jinja import ChatTemplate, Conversation
 from intaglio.text.messages import Message, check_messages
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "Rendered", "chat_template_of", "render_chat"]
+__all__ = ["ChatTemplate", "Rendered", "chat_template_of", "chat_template_source", "render_chat"]
 
 _NO_PREFIX = "cannot tell what the assistant wrote in messages[{index}]: {reason}"
 _ADD_MARKS = "put {% generation %} and {% endgeneration %} around it in the template"
@@ -107,15 +107,26 @@ def chat_template_of(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] | 
     Raises:
         UserError: it has none.
     """
+    return ChatTemplate(
+        chat_template_source(tokenizer, tools), tokenizer.special_tokens, name="the tokenizer's chat template"
+    )
+
+
+def chat_template_source(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """The Jinja source of the same.
+
+    Raises:
+        UserError: it has none.
+    """
     name = "tool_use" if tools is not None and "tool_use" in tokenizer.chat_templates else "default"
     source = tokenizer.chat_templates.get(name)
     if source is None:
         known = f" (only {', '.join(sorted(tokenizer.chat_templates))})" if tokenizer.chat_templates else ""
         raise UserError(
             f"the tokenizer has no chat template{known}",
-            mend="it is a base model's: take an instruct model, or put a chat_template.jinja beside its tokenizer",
+            mend="it is a base model's: take an instruct model, or give it one with `intaglio template apply`",
         )
-    return ChatTemplate(source, tokenizer.special_tokens, name="the tokenizer's chat template")
+    return source
 
 
 @dataclass(frozen=True)

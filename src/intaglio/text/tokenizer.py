@@ -5,6 +5,8 @@
 """
 
 import copy
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from intaglio.errors import UserError
 from intaglio.files import read_json, read_text, whole_file, write_json
 from intaglio.text.pieces import Spelling
 
-__all__ = ["Encoded", "Tokenizer", "add_border_tokens", "read_eos_ids", "read_mapping"]
+__all__ = ["Encoded", "Tokenizer", "add_border_tokens", "read_eos_ids", "read_mapping", "read_signs"]
 
 # the names transformers gives a special token, in the order in which it adds missing ones to the vocabulary
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -107,6 +109,30 @@ class Tokenizer:
             with whole_file(folder / file) as beside:
                 beside.write_bytes(source.encode())
 
+    def with_template(self, source: str, special: Sequence[str] = (), ends: Sequence[str] = ()) -> "Tokenizer":
+        """A copy that writes chats by another template, in place of all that this one has.
+
+        Args:
+            source: Jinja.
+            special: tokens that are special from now on; those that are new get ids behind the last.
+            ends: tokens that end a text besides those that do so here.
+
+        Raises:
+            UserError: the ids have gaps, so that a new token would get another's.
+        """
+        known: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        if self._saved_post_processor is not None:
+            backend.post_processor = self._saved_post_processor
+        backend.add_special_tokens([_added_token(token) for token in special])
+        ids: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+        new = {token: ids[token] for token in special if token not in known}
+        if clash := set(new.values()) & set(known.values()):
+            what = f"there is no room for new tokens: the ids have gaps, and id {min(clash)} is taken"
+            raise UserError(what, mend=f"take a template that needs none of {', '.join(new)}")
+        stops = self.eos_token_ids | {ids[token] for token in ends}
+        return Tokenizer(backend, self._config, chat_templates=source, eos_token_ids=stops)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`; special tokens written in the text become their ids.
 
@@ -153,6 +179,11 @@ class Tokenizer:
         """Number of tokens, added ones included; a model's vocabulary may be padded beyond it."""
         size: int = self._backend.get_vocab_size(with_added_tokens=True)
         return size
+
+    @property
+    def num_ids(self) -> int:
+        """One more than the largest id: the rows a model needs. More than `vocab_size` where ids have gaps."""
+        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
@@ -243,6 +274,34 @@ def add_border_tokens(backend: tokenizers.Tokenizer, *, bos: str | None = None, 
         pair=[*before, "$A", *after, *second],
         special_tokens=list(ids.items()),
     )
+
+
+def read_signs(folder: Path) -> tuple[dict[str, str], dict[str, str], frozenset[str]]:
+    """What a directory says of its chats, without its vocabulary, which takes long to read.
+
+    Returns:
+        the chat templates by name, the named special tokens, and the tokens that end a text.
+
+    Raises:
+        UserError: a file is not what it should be.
+    """
+    config = _read_config(folder)
+    named, added = _named_tokens(config), _read_added_tokens(folder)
+    ends = {named.get("eos_token"), *(added.get(i) for i in read_eos_ids(folder))}
+    templates = _read_templates(folder, config.get("chat_template"))
+    return templates, named, frozenset(filter(None, ends))
+
+
+def _read_added_tokens(folder: Path) -> dict[int, str]:
+    """Id and token of what `tokenizer.json` lists before its vocabulary."""
+    file = folder / "tokenizer.json"
+    text = read_text(file) if file.is_file() else ""
+    start = re.search(r'"added_tokens"\s*:\s*(?=\[)', text)
+    try:
+        listed = json.JSONDecoder().raw_decode(text, start.end())[0] if start else []
+        return {token["id"]: token["content"] for token in listed}
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"malformed added_tokens: {error!r}", where=str(file)) from error
 
 
 def _read_backend(folder: Path) -> tokenizers.Tokenizer:

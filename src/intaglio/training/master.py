@@ -1,9 +1,9 @@
 """fp32 master weights under a model that computes in less.
 
-The model's parameters are in the compute dtype. Each has a master in fp32 that the optimizer steps; gradients are
-added to the master's, in fp32, as soon as the backward has made them, and freed. So accumulation over micro-batches
-loses nothing to rounding, and a gradient in the compute dtype never outlives its layer. Where the model is fp32 itself
-its parameters are their own masters.
+The model's parameters are in the compute dtype. Each that trains has a master in fp32 that the optimizer steps;
+gradients are added to the master's, in fp32, as soon as the backward has made them, and freed. So accumulation over
+micro-batches loses nothing to rounding, and a gradient in the compute dtype never outlives its layer. What computes in
+fp32 itself, a whole model or the adapters on one, is its own master. What is frozen has neither master nor gradient.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ class MasterWeights:
     """The masters of a model's trainable parameters, by name.
 
     Args:
-        model: with fp32 weights when it comes; it is put into `dtype` in place.
-        dtype: what the model computes in.
+        model: what trains is in fp32 when it comes; all of it is put into `dtype` in place.
+        dtype: what the parameters that train compute in; with fp32 the frozen ones stay as they are.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:

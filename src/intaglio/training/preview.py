@@ -13,8 +13,9 @@ from intaglio.data.readers import read_rows
 from intaglio.planning import plan_training
 from intaglio.specs import DecoderSpec, ModelSpec
 from intaglio.text.tokenizer import Tokenizer
+from intaglio.training.adapting import adapter_of, ranks_beside
 from intaglio.training.data import located, samples_of, sources_of
-from intaglio.training.flops import forward_flops
+from intaglio.training.flops import step_flops
 from intaglio.training.labelled import encode_labelled
 from intaglio.training.objectives.specs import ClassifierSpec, LanguageModelSpec, TaggerSpec
 from intaglio.training.recipe import Recipe
@@ -84,13 +85,17 @@ def _runs(example: Example) -> list[tuple[int, int, bool]]:
 def _memory(recipe: Recipe, spec: DecoderSpec) -> Table:
     """The most a step takes at one time, by component."""
     assert isinstance(recipe.objective, LanguageModelSpec | ClassifierSpec), "what trains decoders"
+    lora = adapter_of(recipe)
     plan = plan_training(
         spec,
         recipe.micro_batch * recipe.max_length,
         dtype=recipe.precision,
-        optimizer=recipe.optimizer.kind,
+        optimizer="muon" if recipe.optimizer.kind == "muon" else "adamw",
         chunk=recipe.objective.chunk,
         checkpoint_every=recipe.checkpointing,
+        adapter=lora,
+        ranks=ranks_beside(spec, lora),
+        quantization=recipe.quantization,
     )
     table = Table("memory of a full micro-batch", "MiB", box=None)
     table.columns[1].justify = "right"
@@ -105,4 +110,5 @@ def _tokens_a_step(recipe: Recipe) -> int:
 
 def _flops(recipe: Recipe, spec: ModelSpec) -> float:
     """With every token a target."""
-    return 3.0 * sum(forward_flops(spec, recipe.max_length)) * _tokens_a_step(recipe)
+    frozen = recipe.adapter is not None
+    return float(sum(step_flops(spec, recipe.max_length, frozen)) * _tokens_a_step(recipe))

@@ -4,17 +4,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from intaglio.errors import UserError
 from intaglio.specs import Spec, load_yaml, validate
+from intaglio.specs.adapter import LoRASpec
+from intaglio.specs.quantization import QuantizationSpec
 from intaglio.training.answers import AnswersSpec
 from intaglio.training.closing import CodeSpec
 from intaglio.training.objectives.specs import ClassifierSpec, LanguageModelSpec, ObjectiveSpec, Seq2SeqSpec
 from intaglio.training.optimizer import OptimizerSpec
 from intaglio.training.schedule import ScheduleSpec
 
-__all__ = ["Recipe", "SourceSpec", "TokenizerSpec", "load_recipe"]
+__all__ = ["AdapterFrom", "Recipe", "SourceSpec", "TokenizerSpec", "load_recipe"]
 
 
 class SourceSpec(Spec):
@@ -58,6 +60,17 @@ class TokenizerSpec(Spec):
         return self
 
 
+class AdapterFrom(Spec):
+    """An adapter to go on with.
+
+    Attributes:
+        path: its PEFT directory; a recipe calls it `from`.
+    """
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+    path: str = Field(alias="from")
+
+
 def _named_or_made(value: object) -> str:
     return "name" if isinstance(value, str) else "tokenizer"
 
@@ -67,12 +80,24 @@ _Tokenizer = Annotated[
 ]
 
 
+def _begun_or_new(value: object) -> str:
+    begun = isinstance(value, AdapterFrom) or (isinstance(value, dict) and "from" in value)
+    return "AdapterFrom" if begun else "LoRASpec"
+
+
+_Adapter = Annotated[
+    Annotated[AdapterFrom, Tag("AdapterFrom")] | Annotated[LoRASpec, Tag("LoRASpec")], Discriminator(_begun_or_new)
+]
+
+
 class Recipe(Spec):
     """Everything a run depends on.
 
     Attributes:
         model: start from these weights: a pulled name, a directory, a GGUF file.
         architecture: or from random ones: a preset's name, or a spec.
+        adapter: train this beside the frozen weights in place of them; a new one, or `{from: DIR}` goes on with one.
+        quantization: keep the frozen matrices in fewer bits.
         tokenizer: the model's own, unless another is named or one is to be made from the data.
         data: a path, or sources to be mixed.
         validation: share of the rows (by hash of their content) that is held out and never trained on.
@@ -104,6 +129,8 @@ class Recipe(Spec):
 
     model: str | None = None
     architecture: str | dict[str, Any] | None = None
+    adapter: _Adapter | None = None
+    quantization: QuantizationSpec | None = None
     tokenizer: _Tokenizer | None = None
     data: str | tuple[SourceSpec, ...]
     validation: float = Field(0.02, ge=0, lt=1)
@@ -156,6 +183,7 @@ class Recipe(Spec):
         if self.compile and self.checkpointing == "selective":
             raise ValueError("compile decides by itself what it keeps; take checkpointing selective or compile")
         self._fit_the_objective()
+        self._fit_the_adapter()
         if self.streaming:
             self._fit_a_stream()
         return self
@@ -171,6 +199,17 @@ class Recipe(Spec):
             raise ValueError("packing contiguous cuts documents, and a classifier reads each at its end")
         if isinstance(objective, Seq2SeqSpec) and self.over_long == "truncate":
             raise ValueError("a pair that is truncated teaches not to end: say over_long: drop")
+
+    def _fit_the_adapter(self) -> None:
+        """What only an adapter gives a meaning to is refused without one."""
+        if self.adapter is None and self.quantization is not None:
+            raise ValueError("quantization: weights of a few bits do not train; give an adapter that does")
+        if self.quantization is not None and self.compile:
+            raise ValueError("compile knows no weights of 4 bits: take compile or quantization")
+        if self.adapter is None and self.optimizer.loraplus_lr_ratio != 1:
+            raise ValueError("optimizer.loraplus_lr_ratio is of an adapter's matrices, and there is no adapter")
+        if self.adapter is not None and self.model is None:
+            raise ValueError("an adapter is worth nothing without the weights below it: name them as model")
 
     def _fit_a_stream(self) -> None:
         """What needs all rows at once is refused."""

@@ -4,7 +4,8 @@ RUN/
     recipe.yaml     as it was resolved
     log.jsonl       a line for every step, evaluation and sample
     curves.png      loss, learning rate, gradient norm
-    model/          a complete model directory, usable at once
+    model/          a complete model directory, usable at once; or, where an adapter was trained:
+    adapter/        its PEFT directory, with tokenizer and template
     checkpoints/    everything a step depends on; the last few
 """
 
@@ -19,16 +20,19 @@ from typing import Any
 import torch
 import yaml
 
+from intaglio.adapters.peft_files import save_adapter
 from intaglio.checkpoints.load import DTYPES
 from intaglio.errors import UserError
 from intaglio.files import whole_directory, whole_file
 from intaglio.models.heads import SequenceClassifier, decoder_of
 from intaglio.specs import load_yaml, validate
 from intaglio.text.tokenizer import Tokenizer
+from intaglio.training.adapting import adapt
 from intaglio.training.board import Board, require_tensorboard
 from intaglio.training.compiling import compile_parts, require_compiler
 from intaglio.training.data import read_data
-from intaglio.training.flops import forward_flops
+from intaglio.training.fitness import misfits
+from intaglio.training.flops import step_flops
 from intaglio.training.log import Log, draw_log, measured_peak, read_log
 from intaglio.training.loop import Loop, Step, evaluate
 from intaglio.training.master import MasterWeights
@@ -53,6 +57,7 @@ class Outcome:
 
     Attributes:
         run: its folder.
+        result: what it has made: RUN/model, or RUN/adapter.
         steps: done in all.
         stopped: the signal that ended it early, or None.
         loss: of the last step, nats per target.
@@ -60,6 +65,7 @@ class Outcome:
     """
 
     run: Path
+    result: Path
     steps: int
     stopped: int | None
     loss: float | None
@@ -106,7 +112,8 @@ class _Run:
         self.task = task_of(recipe, self.data)
         self.stream = self.task.stream()
         self.model: Any = self.task.model(self.tokenizer)
-        self.masters = MasterWeights(self.model, DTYPES[recipe.precision])
+        adapt(self.model, recipe)
+        self.masters = MasterWeights(self.model, DTYPES["float32" if recipe.adapter else recipe.precision])
         self.optimizers = build_optimizers(recipe.optimizer, self.masters.masters)
         self.objective = self.task.objective()
         self.steps = recipe.steps or self._steps_of(recipe.epochs or 1.0)
@@ -126,6 +133,7 @@ class _Run:
             clip=recipe.clip,
             scaler=LossScaler() if recipe.precision == "float16" else None,
         )
+        self.result = run / ("adapter" if recipe.adapter else "model")
         self.last_loss: float | None = None
         self.eval_loss: float | None = None
         self.best, self.worse = float("inf"), 0
@@ -152,7 +160,7 @@ class _Run:
         self._draw()
         if stopped is None:
             self.measures.after(self.speaker)
-        return Outcome(self.run, self.loop.done, stopped, self.last_loss, self.eval_loss)
+        return Outcome(self.run, self.result, self.loop.done, stopped, self.last_loss, self.eval_loss)
 
     def _ended(self) -> bool:
         """All steps done, or no better loss for as long as the recipe waits for one."""
@@ -185,22 +193,28 @@ class _Run:
         return max(1, round(epochs * self.stream.num_rows / rows_a_step))
 
     def _log(self) -> Log:
-        layers, head = forward_flops(self.model.spec, max(2, self.stream.mean_document))
+        frozen = self.recipe.adapter is not None
+        layers, head = step_flops(self.model.spec, max(2, self.stream.mean_document), frozen)
         peak = measured_peak(DTYPES[self.recipe.precision], self.recipe.device)
         board = Board(self.run / "tensorboard", self.loop.done) if self.recipe.tensorboard else None
         file, done = self.run / "log.jsonl", self.loop.done
-        return Log(file, self.steps, 3 * layers, 3 * head, peak, done=done, quiet=self.quiet, board=board)
+        return Log(file, self.steps, layers, head, peak, done=done, quiet=self.quiet, board=board)
 
     def _introduce(self) -> None:
         counts, parameters = self.data.counts, sum(p.numel() for p in self.masters.parameters())
+        trained = f"{parameters / 1e6:.1f} M parameters"
+        if self.recipe.adapter:
+            trained += f" beside {self.model.spec.num_parameters() / 1e6:.1f} M that stay as they are"
         self.say(
-            f"{parameters / 1e6:.1f} M parameters; {counts.kept} of {counts.read} rows "
+            f"{trained}; {counts.kept} of {counts.read} rows "
             f"({counts.truncated} truncated, {counts.dropped_long} too long, {counts.dropped_empty} without a target), "
             f"{len(self.data.validation)} held out, {self.data.removed} of those removed as known"
         )
         window = " of the first window" if self.recipe.streaming else ""
         rows = f"{self.stream.num_rows} rows{window}"
         self.say(f"packing fills {self.stream.efficiency:.1%} of {rows}; {self.steps} steps")
+        for warning in () if self.loop.done else misfits(self.recipe, self.tokenizer):
+            self.say(f"warning: {warning}")
 
     def _pick_up(self) -> None:
         """Goes to where the last checkpoint stands, and takes back what the log said after it."""
@@ -253,7 +267,7 @@ class _Run:
         better = self.eval_loss < self.best
         self.best, self.worse = min(self.best, self.eval_loss), 0 if better else self.worse + 1
         if better and self.recipe.patience:
-            self.task.save(self.model, self.run / "best", self.tokenizer)
+            self._write(self.run / "best")
         return not self.recipe.patience or self.worse < self.recipe.patience
 
     def _sample(self, step: Step) -> None:
@@ -274,7 +288,14 @@ class _Run:
         }
         save_state(self.run, self.loop.done, self.masters, self.optimizers, state, self.objective)
         prune(self.run, self.recipe.keep)
-        self.task.save(self.model, self.run / "model", self.tokenizer)
+        self._write(self.result)
+
+    def _write(self, path: Path) -> None:
+        """What others open: the whole model, or the adapter alone."""
+        if self.recipe.adapter:
+            save_adapter(self.model, path, base=self.recipe.model, tokenizer=self.tokenizer)
+        else:
+            self.task.save(self.model, path, self.tokenizer)
 
 
 def _require(recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from intaglio.adapters.quantize import load_quantized
 from intaglio.checkpoints.models import load_model, load_tokenizer
 from intaglio.errors import UserError
 from intaglio.lineage.presets import preset
@@ -55,13 +56,17 @@ def build_spec(recipe: Recipe, tokenizer: Tokenizer) -> ModelSpec:
 
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Any:
-    """The model a recipe starts from, in fp32, of the class that its spec's kind has.
+    """The model a recipe starts from, of the class that its spec's kind has: in fp32, or in the compute dtype (and in
+    fewer bits) where its weights stay as they are.
 
     Raises:
         UserError: a preset whose vocabulary is smaller than the tokenizer's; see `load_model`.
     """
     if recipe.model is not None:
-        return load_model(recipe.model, dtype="float32", device=recipe.device)
+        dtype = recipe.precision if recipe.adapter else "float32"
+        if recipe.quantization:
+            return load_quantized(recipe.model, recipe.quantization, dtype, recipe.device)
+        return load_model(recipe.model, dtype=dtype, device=recipe.device)
     spec = build_spec(recipe, tokenizer)
     if tokenizer.vocab_size > spec.vocab_size:
         what = f"the tokenizer has {tokenizer.vocab_size} tokens, the architecture only {spec.vocab_size}"

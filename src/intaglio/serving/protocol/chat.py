@@ -15,6 +15,7 @@ __all__ = [
     "ChatCompletion",
     "ChatLogprobs",
     "ChunkChoice",
+    "CitationAnswer",
     "Delta",
     "FunctionText",
     "LikelyToken",
@@ -214,8 +215,22 @@ class AnsweredMessage(Answer):
     tool_calls: list[ToolCallAnswer] | None = None
 
 
+class CitationAnswer(Answer):
+    """A passage that an answer stands on; see `retrieval.citations.Citation`."""
+
+    number: int
+    file: str
+    line: int
+    last_line: int
+    title: str
+    page: int | None
+    text: str
+    by: str
+    state: str
+
+
 class ChatChoice(Answer):
-    """One answer."""
+    """One answer; `citations` where the server answers from documents."""
 
     index: int
     message: AnsweredMessage
@@ -223,6 +238,7 @@ class ChatChoice(Answer):
     finish_reason: str
     stop_reason: int | str | None = None
     token_ids: list[int] | None = None
+    citations: list[CitationAnswer] | None = None
 
 
 class ChatCompletion(Answer):
@@ -248,7 +264,7 @@ class Delta(Answer):
 
 
 class ChunkChoice(Answer):
-    """What a chunk adds to one answer."""
+    """What a chunk adds to one answer; `citations` come with the `finish_reason`."""
 
     index: int
     delta: Delta
@@ -256,6 +272,7 @@ class ChunkChoice(Answer):
     finish_reason: str | None
     stop_reason: int | str | None = None
     token_ids: list[int] | None = None
+    citations: list[CitationAnswer] | None = None
 
 
 class ChatChunk(Answer):

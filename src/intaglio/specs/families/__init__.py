@@ -16,6 +16,7 @@ from intaglio.files import read_json
 from intaglio.specs.base import explain
 from intaglio.specs.families.config import CannotExpress, Config
 from intaglio.specs.model import ModelSpec, validate_model
+from intaglio.specs.quantization import quantization_of
 
 __all__ = [
     "ENCODER_DECODERS",
@@ -130,5 +131,7 @@ def _read(family: Family, data: dict[str, Any], where: str) -> ModelSpec:
         spec = family.read(config)
     except ValidationError as error:
         raise explain(error, where) from error
+    config.raw("quantization_config", None)
+    quantization_of(data, where)
     config.finish()
     return spec

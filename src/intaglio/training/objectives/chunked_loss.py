@@ -3,9 +3,10 @@
 Legend: N tokens with a target, E features, V vocabulary, C tokens of a chunk, R rows of a block.
 
 The gradient of a softmax is known in closed form, so each chunk's part of it is made while its logits are at hand:
-three products a chunk, as many as the plain loss needs, and none done twice. The softmax itself walks over a chunk in
-blocks of rows that a cache holds, and leaves the gradient where the logits were: a quarter of the time that passes over
-whole chunks took beside the products (SmolLM2, 1024 tokens in bf16, one thread: 115 ms for 472).
+three products a chunk, as many as the plain loss needs, and none done twice; two where the output matrix is frozen. The
+softmax itself walks over a chunk in blocks of rows that a cache holds, and leaves the gradient where the logits were: a
+quarter of the time that passes over whole chunks took beside the products (SmolLM2, 1024 tokens in bf16, one thread:
+115 ms for 472).
 """
 
 from typing import Any
@@ -52,19 +53,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, softcap: float | None, z_loss: float
     ) -> Tensor:
-        wanted = hidden.requires_grad or weight.requires_grad
-        d_hidden = torch.empty_like(hidden) if wanted else None  # (N, E)
-        d_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32)) if wanted else None
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        d_hidden = torch.empty_like(hidden) if hidden.requires_grad else None  # (N, E)
+        d_weight = torch.zeros_like(weight, dtype=wide) if weight.requires_grad else None
         total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
         for start in range(0, hidden.shape[0], chunk):
             rows = slice(start, start + chunk)
             logits = F.linear(hidden[rows], weight)  # (C, V)
             total += _loss_leaving_gradient(logits, targets[rows], softcap, z_loss)
-            if d_hidden is not None and d_weight is not None:
+            if d_hidden is not None:
                 d_hidden[rows] = logits @ weight
+            if d_weight is not None:
                 d_weight += logits.T @ hidden[rows]
             del logits  # or the next chunk's would be made beside it
-        ctx.save_for_backward(*(g for g in (d_hidden, d_weight) if g is not None))
+        ctx.save_for_backward(d_hidden, d_weight)
         ctx.weight_dtype = weight.dtype
         return total
 
@@ -72,7 +74,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
         scale = gradients[0]
-        return d_hidden * scale.to(d_hidden.dtype), (d_weight * scale).to(ctx.weight_dtype), None, None, None, None
+        by_hidden = None if d_hidden is None else d_hidden * scale.to(d_hidden.dtype)
+        by_weight = None if d_weight is None else (d_weight * scale).to(ctx.weight_dtype)
+        return by_hidden, by_weight, None, None, None, None
 
 
 def _loss_leaving_gradient(logits: Tensor, targets: Tensor, softcap: float | None, z_loss: float) -> Tensor:

@@ -19,7 +19,7 @@ __all__ = [
 
 Carry = Literal["document", "text"]
 
-_OF_DECODERS = ("neftune", "compile", "checkpointing")
+_OF_DECODERS = ("neftune", "compile", "checkpointing", "adapter", "quantization")
 _OF_TEXTS = ("supervise", "yardsticks", "code")
 
 

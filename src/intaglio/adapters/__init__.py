@@ -1,0 +1,1 @@
+"""Adapters: which parts of a model get low-rank updates, PEFT directories, and merging."""
