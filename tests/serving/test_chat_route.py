@@ -270,6 +270,7 @@ def test_formats_become_shapes(client: TestClient, engine: ScriptedEngine) -> No
         ({"messages": [{"role": "user", "content": "x"}], "continue_final_message": True}, "continue_final_message"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"repetition_penalty": 5e-324}, "repetition_penalty"),  # logits divided by it are infinite
     ],
 )
 def test_what_makes_no_sense_is_refused(client: TestClient, fields: dict[str, Any], param: str) -> None:
