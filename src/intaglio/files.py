@@ -4,14 +4,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from intaglio.errors import UserError
 
-__all__ = ["home", "read_json", "read_text", "whole_directory", "whole_file", "write_json"]
+__all__ = ["home", "read_json", "read_text", "whole_directory", "whole_file", "write_json", "write_json_lines"]
 
 
 def home() -> Path:
@@ -101,6 +101,12 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"not valid JSON: {error}", where=str(path)) from error
+
+
+def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Writes a JSON value a line, whole or not at all."""
+    with whole_file(path) as beside, beside.open("w", encoding="utf-8") as out:
+        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:

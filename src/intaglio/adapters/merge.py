@@ -27,7 +27,7 @@ from intaglio.text.chat import render_chat
 from intaglio.text.sentencepieces import SOURCE_FILE
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["PROMPTS", "MergeReport", "merge", "merge_directories", "tokenizer_of"]
+__all__ = ["PROMPTS", "MergeReport", "load_merged", "merge", "merge_directories", "tokenizer_of"]
 
 PROMPTS = (
     "What is the capital of France?",
@@ -163,6 +163,20 @@ def merge_directories(
     say("reading it again and comparing")
     written = load_classifier(out) if classifies else load_model(out)
     return _compare(before, _logits(written, rows), MergeReport(str(out), kept, packed, untied, origin))
+
+
+def load_merged(
+    base: str | Path, adapter: Path, *, dtype: str | None = None, device: str = "cpu"
+) -> tuple[Any, Tokenizer | None]:
+    """A model with an adapter merged into it, in memory alone, and the tokenizer of both.
+
+    Raises:
+        UserError: see `load_model` and `merge`.
+    """
+    tokenizer, _ = tokenizer_of(base, adapter)
+    model = load_model(base, dtype=dtype, device=device, adapter=adapter)
+    merge(model)
+    return model, tokenizer
 
 
 def tokenizer_of(base: str | Path, adapter: Path) -> tuple[Tokenizer | None, str | None]:

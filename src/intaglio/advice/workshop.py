@@ -1,26 +1,23 @@
 """What the roads of a task are walked with: its rows, an index, models that answer, and what trains them."""
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from intaglio.adapters.merge import merge
-from intaglio.adapters.models import load_model
+from intaglio.adapters.merge import load_merged
 from intaglio.advice.library import Library
 from intaglio.advice.prompts import Messages
 from intaglio.advice.roads import Road
 from intaglio.advice.speaker import LocalSpeaker, Speaker
 from intaglio.advice.task import Sides, TaskSpec
 from intaglio.engine.llm import LLM
-from intaglio.files import whole_file
+from intaglio.files import write_json_lines
 from intaglio.retrieval.embedder import DEFAULT_EMBEDDER, load_embedder
 from intaglio.specs import validate
-from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.log import read_log
+from intaglio.training.log import read_log, step_seconds
 from intaglio.training.recipe import Recipe
-from intaglio.training.run import resume, train
+from intaglio.training.run import finish
 
 __all__ = ["LocalWorkshop", "Say", "Workshop"]
 
@@ -101,24 +98,17 @@ class LocalWorkshop:
         run = self._run(road)
         file = self._folder / "rows" / f"{run.name}.jsonl"
         if not file.exists():
-            _write_rows(file, rows)
-        if (run / "recipe.yaml").exists():
-            outcome = resume(run, say=self._say)
-        else:
-            outcome = train(self._recipe(road, file), run, say=self._say)
-        if outcome.stopped is not None:
-            raise KeyboardInterrupt
-        steps = [line for line in read_log(run / "log.jsonl") if "tokens_per_second" in line]
-        return sum(line["tokens"] / line["tokens_per_second"] for line in steps)
+            write_json_lines(file, map(_conversation, rows))
+        finish(self._recipe(road, file), run, say=self._say)
+        return sum(step_seconds(read_log(run / "log.jsonl")))
 
     def trained(self, road: Road) -> Speaker:
         """See `Workshop`."""
         run = self._run(road)
         if road.training == "full":
             return self._speaker(run / "model")
-        model = load_model(self.task.model, adapter=run / "adapter")
-        merge(model)
-        return self._speaker(self.task.model, loaded=model, tokenizer=Tokenizer.from_directory(run / "tokenizer"))
+        model, tokenizer = load_merged(self.task.model, run / "adapter")
+        return self._speaker(self.task.model, loaded=model, tokenizer=tokenizer)
 
     def _speaker(self, model: str | Path, **more: Any) -> LocalSpeaker:
         return LocalSpeaker(LLM(model, **more), self.task.max_tokens, self._say)
@@ -133,8 +123,6 @@ class LocalWorkshop:
         return recipe
 
 
-def _write_rows(file: Path, rows: Sequence[tuple[Messages, str]]) -> None:
-    with whole_file(file) as beside, beside.open("w", encoding="utf-8") as out:
-        for asked, answer in rows:
-            turns = [*asked, {"role": "assistant", "content": answer}]
-            out.write(json.dumps({"messages": turns}, ensure_ascii=False) + "\n")
+def _conversation(row: tuple[Messages, str]) -> dict[str, Any]:
+    asked, answer = row
+    return {"messages": [*asked, {"role": "assistant", "content": answer}]}

@@ -1,6 +1,5 @@
 """Small runs of recipes: begun, or gone on with, to their end; and the learning rate that suits each model best."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,11 +7,11 @@ from statistics import median
 from typing import Any
 
 from intaglio.atlas.parts import Part, Results
-from intaglio.files import whole_file
+from intaglio.files import write_json_lines
 from intaglio.specs import validate
-from intaglio.training.log import read_log
+from intaglio.training.log import read_log, step_seconds
 from intaglio.training.recipe import Recipe
-from intaglio.training.run import resume, train
+from intaglio.training.run import finish
 
 __all__ = ["best_rate", "contest", "run_recipe", "run_to_end", "write_rows"]
 
@@ -47,10 +46,7 @@ def run_to_end(recipe: Recipe, run: Path) -> dict[str, Any]:
     Raises:
         KeyboardInterrupt: a signal ended it; what it did is saved.
     """
-    begun = (run / "recipe.yaml").exists()
-    outcome = resume(run, say=_silent, quiet=True) if begun else train(recipe, run, say=_silent, quiet=True)
-    if outcome.stopped is not None:
-        raise KeyboardInterrupt
+    finish(recipe, run, say=_silent, quiet=True)
     return _told(read_log(run / "log.jsonl"))
 
 
@@ -79,14 +75,13 @@ def contest(
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     """Rows as JSON lines, unless they are there; returns the path."""
     if not path.exists():
-        with whole_file(path) as beside:
-            beside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_json_lines(path, rows)
     return path
 
 
 def _told(lines: list[dict[str, Any]]) -> dict[str, Any]:
     steps = [line for line in lines if "loss" in line]
-    seconds = [line["tokens"] / line["tokens_per_second"] for line in steps]
+    seconds = step_seconds(lines)
     stretch = max(1, len(steps) // _POINTS)
     curve, seen = [], 0
     for start in range(0, len(steps) - stretch + 1, stretch):

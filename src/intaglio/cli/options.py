@@ -67,7 +67,7 @@ def load_llm(model: str, dtype: str | None, device: str, threads: int | None, ad
     """The model, with an adapter merged into it if one is given, and as many threads as asked for.
 
     Raises:
-        UserError: see `LLM`, `load_adapter` and `merge`; or a device that is not there.
+        UserError: see `LLM` and `load_merged`; or a device that is not there.
     """
     import torch
 
@@ -82,12 +82,9 @@ def load_llm(model: str, dtype: str | None, device: str, threads: int | None, ad
         raise UserError(f"no device {device!r} here: {str(error).splitlines()[0]}", where="--device") from error
     if adapter is None:
         return LLM(model, dtype=dtype, device=device)
-    from intaglio.adapters.merge import merge, tokenizer_of
-    from intaglio.adapters.models import load_model
+    from intaglio.adapters.merge import load_merged
 
-    tokenizer, _ = tokenizer_of(model, adapter)
-    loaded = load_model(model, dtype=dtype, device=device, adapter=adapter)
-    merge(loaded)
+    loaded, tokenizer = load_merged(model, adapter, dtype=dtype, device=device)
     return LLM(model, loaded=loaded, tokenizer=tokenizer)
 
 

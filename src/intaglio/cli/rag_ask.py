@@ -10,7 +10,7 @@ import typer
 
 from intaglio.cli import options
 from intaglio.errors import UserError
-from intaglio.files import whole_file
+from intaglio.files import write_json_lines
 
 if TYPE_CHECKING:
     from intaglio.retrieval.answer import Answer
@@ -144,9 +144,7 @@ def questions(
     from intaglio.retrieval.questions import index_questions
 
     made = index_questions(page, count, seed)
-    with whole_file(out) as beside:
-        lines = [json_module.dumps({"question": one.question, "files": one.files}, ensure_ascii=False) for one in made]
-        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_json_lines(out, ({"question": one.question, "files": one.files} for one in made))
     print(f"{len(made)} questions: {out}")
 
 
@@ -222,9 +220,8 @@ def _show_hits(hits: "list[Hit]") -> None:
 def _show_citations(made: "Answer") -> None:
     print()
     for one in made.citations:
-        place = f"{one.file} page {one.page}" if one.page else f"{one.file}:{one.line}-{one.last_line}"
         by = "" if one.by == "model" else ", by the words in common"
-        print(f"[{one.number}] {place}  {one.title} ({one.state}{by})")
+        print(f"[{one.number}] {one.place}  {one.title} ({one.state}{by})")
 
 
 def _show_measures(found: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from intaglio.errors import UserError, nearest
 
-__all__ = ["Bias", "Penalty", "SamplingParams", "Structured"]
+__all__ = ["Bias", "Penalty", "Repetition", "SamplingParams", "Structured"]
 
 
 _COLDEST = 1e-5
@@ -15,6 +15,8 @@ _COLDEST = 1e-5
 TokenId = Annotated[int, Field(ge=0)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+Repetition = Annotated[float, Field(ge=0.01, allow_inf_nan=False)]
+"""Logits divided by less overflow."""
 
 
 _ONLY_SEARCHED = ("length_penalty", "early_stopping")
@@ -78,7 +80,7 @@ class SamplingParams(_Checked):
         top_p: sample among the likeliest tokens that together have this probability (Holtzman et al. 2020).
         min_p: sample among tokens with at least this share of the likeliest one's probability (Nguyen et al. 2024).
         repetition_penalty: divides positive and multiplies negative logits of tokens that occurred (Keskar et al.
-            2019); 1 for none, 0.01 at least, or logits overflow. The prompt's tokens count as the output's do.
+            2019); 1 for none. The prompt's tokens count as the output's do.
         presence_penalty: taken from the logits of tokens that occurred in the output, however often; -2 to 2.
         frequency_penalty: the same for each time they occurred.
         logit_bias: added to the logits of these tokens; -100 to 100.
@@ -108,7 +110,7 @@ class SamplingParams(_Checked):
     top_k: Annotated[int, Field(ge=-1)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    repetition_penalty: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] = 1.0
+    repetition_penalty: Repetition = 1.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     logit_bias: dict[TokenId, Bias] = {}

@@ -355,10 +355,8 @@ class LoRAExperts(Adapted):
     def stack(self, name: str) -> Tensor:
         """The matrices `gate_proj`, `up_proj` or `down_proj` under the active adapters, (X, O, I)."""
         matrices, pieces = getattr(self.base, name), [piece[name] for piece in self.chosen() if name in piece]
-        packed = hasattr(matrices, "dequantized")
-        dtype = matrices[0].made_from if packed else matrices.dtype
-        changed = (matrices.dequantized() if packed else matrices).float() + sum(piece.delta() for piece in pieces)
-        return changed.to(dtype)
+        dtype = matrices[0].made_from if hasattr(matrices, "dequantized") else matrices.dtype
+        return (matrix_of(matrices) + sum(piece.delta() for piece in pieces)).to(dtype)
 
     @torch.no_grad()
     def merged(self) -> nn.Module:

@@ -2,12 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from intaglio.retrieval.index import Index
+from intaglio.retrieval.index import FileState, Index, place
 from intaglio.retrieval.measures import support
 from intaglio.retrieval.prompt import NOT_FOUND, Source
 
@@ -46,6 +46,11 @@ class Citation:
     by: Literal["model", "overlap"]
     state: State
 
+    @property
+    def place(self) -> str:
+        """For people."""
+        return place(self.file, self.line, self.last_line, self.page)
+
 
 def cite(answer: str, sources: Sequence[Source], index: Index) -> list[Citation]:
     """The sources that an answer stands on, in the order in which it names them.
@@ -58,7 +63,8 @@ def cite(answer: str, sources: Sequence[Source], index: Index) -> list[Citation]
     by_number = {source.number: source for source in sources}
     named = [by_number[number] for number in dict.fromkeys(_numbers(answer)) if number in by_number]
     found = named or _likeliest(answer, sources)
-    return [_citation(source, "model" if named else "overlap", index) for source in found]
+    files = index.files() if found else {}
+    return [_citation(source, "model" if named else "overlap", index, files) for source in found]
 
 
 def _numbers(answer: str) -> Iterator[int]:
@@ -71,14 +77,16 @@ def _likeliest(answer: str, sources: Sequence[Source]) -> list[Source]:
     return [best] if best and support(answer, [best.text]) >= _SUPPORTED else []
 
 
-def _citation(source: Source, by: Literal["model", "overlap"], index: Index) -> Citation:
+def _citation(
+    source: Source, by: Literal["model", "overlap"], index: Index, files: Mapping[str, FileState]
+) -> Citation:
     chunk = source.chunk
-    place = (chunk.file, chunk.line, chunk.last_line, chunk.title, chunk.page)
-    return Citation(source.number, *place, source.text, by, _state(chunk.file, index))
+    where = (chunk.file, chunk.line, chunk.last_line, chunk.title, chunk.page)
+    state = _state(Path(index.settings.folder) / chunk.file, files.get(chunk.file))
+    return Citation(source.number, *where, source.text, by, state)
 
 
-def _state(file: str, index: Index) -> State:
-    path, noted = Path(index.settings.folder) / file, index.files().get(file)
+def _state(path: Path, noted: FileState | None) -> State:
     if noted is None or not path.is_file():
         return "missing"
     now = path.stat()

@@ -18,7 +18,7 @@ import numpy as np
 from intaglio.errors import UserError
 from intaglio.files import whole_file
 
-__all__ = ["Chunk", "FileState", "Index", "Settings"]
+__all__ = ["Chunk", "FileState", "Index", "Settings", "place"]
 
 _FILE: Final = "index.sqlite"
 _FORMAT: Final = 1
@@ -40,6 +40,11 @@ CREATE TABLE chunks (
 CREATE INDEX chunks_by_file ON chunks (file);
 """
 _CHUNK: Final = "id, text, file, line, last_line, title, page"
+
+
+def place(file: str, line: int, last_line: int, page: int | None) -> str:
+    """For people: `guide.md:12-30`, `paper.pdf page 3`."""
+    return f"{file} page {page}" if page else f"{file}:{line}-{last_line}"
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,8 @@ class Chunk:
 
     @property
     def place(self) -> str:
-        """For people: `guide.md:12-30`, `paper.pdf page 3`."""
-        return f"{self.file} page {self.page}" if self.page else f"{self.file}:{self.line}-{self.last_line}"
+        """See `place`."""
+        return place(self.file, self.line, self.last_line, self.page)
 
 
 @dataclass(frozen=True)

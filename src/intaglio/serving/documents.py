@@ -1,14 +1,15 @@
 """Conversations that are answered from documents: sources go into the question, citations come with the answer."""
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from intaglio.engine.interface import Output
 from intaglio.retrieval.answer import Grounded, Grounding
+from intaglio.retrieval.citations import Citation
 from intaglio.retrieval.prompt import NOT_FOUND
 from intaglio.serving.generation import Outputs, Placed
 from intaglio.serving.prompts import chat_ids
-from intaglio.serving.protocol.chat import ChatBody, CitationAnswer, MessageBody, ToolBody
+from intaglio.serving.protocol.chat import ChatBody, MessageBody, ToolBody
 from intaglio.serving.service import Service
 from intaglio.text.chat import ChatTemplate
 from intaglio.text.messages import Message
@@ -33,9 +34,9 @@ class Documents:
         """Whether the documents hold no answer."""
         return self.grounded.prompt is None
 
-    def citations(self, text: str) -> list[CitationAnswer]:
+    def citations(self, text: str) -> list[Citation]:
         """What an answer stands on."""
-        return [CitationAnswer(**asdict(one)) for one in self.grounding.cite(text, self.grounded)]
+        return self.grounding.cite(text, self.grounded)
 
 
 def with_sources(

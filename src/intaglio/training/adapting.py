@@ -7,9 +7,8 @@ import torch
 
 from intaglio.adapters.attach import attach
 from intaglio.adapters.peft_config import read_config
-from intaglio.adapters.peft_files import CONFIG, load_adapter
+from intaglio.adapters.peft_files import CONFIG, config_of_adapter, load_adapter
 from intaglio.adapters.targets import Places
-from intaglio.files import read_json
 from intaglio.models.decoder import Decoder
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
@@ -35,11 +34,11 @@ def adapter_of(recipe: Recipe) -> LoRASpec | None:
     """What the recipe's adapter is.
 
     Raises:
-        UserError: there is none where the recipe says that one is; see `read_config`.
+        UserError: there is none where the recipe says that one is; see `config_of_adapter` and `read_config`.
     """
     if isinstance(recipe.adapter, AdapterFrom):
-        file = Path(recipe.adapter.path) / CONFIG
-        return read_config(read_json(file), str(file))[0]
+        path = Path(recipe.adapter.path)
+        return read_config(config_of_adapter(path), str(path / CONFIG))[0]
     return recipe.adapter
 
 

@@ -5,6 +5,7 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,7 @@ from intaglio.plots import draw_curves
 from intaglio.training.board import Board
 from intaglio.training.loop import Step
 
-__all__ = ["Log", "measured_peak", "read_log"]
+__all__ = ["Log", "measured_peak", "read_log", "step_seconds"]
 
 
 class Log:
@@ -120,6 +121,11 @@ def read_log(path: Path, until: int | None = None) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return [line for line in lines if until is None or line.get("step", 0) <= until]
+
+
+def step_seconds(lines: Iterable[dict[str, Any]]) -> list[float]:
+    """What each step of a log took."""
+    return [line["tokens"] / line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
 
 
 def draw_log(path: Path, picture: Path) -> None:

@@ -55,8 +55,6 @@ class TokenizerSpec(Spec):
             raise ValueError("vocab_size: the 256 bytes alone take as many tokens")
         if self.kind != "bpe" and self.pattern is not None:
             raise ValueError(f"pattern means nothing to a tokenizer of kind {self.kind}")
-        if self.kind != "bpe" and self.pattern is not None:
-            raise ValueError(f"pattern means nothing to a tokenizer of kind {self.kind}")
         return self
 
 

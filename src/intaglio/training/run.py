@@ -46,7 +46,7 @@ from intaglio.training.state import last_checkpoint, load_objective, load_state,
 from intaglio.training.tasks import task_of
 from intaglio.training.tricks import recompute_activations
 
-__all__ = ["Outcome", "resume", "train"]
+__all__ = ["Outcome", "finish", "resume", "train"]
 
 Say = Callable[[str], None]
 
@@ -96,6 +96,20 @@ def resume(run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
     """
     recipe: Recipe = validate(Recipe, load_yaml(run / "recipe.yaml"), str(run / "recipe.yaml"))
     return _Run(recipe, run, say, quiet).go()
+
+
+def finish(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
+    """Trains into the folder `run`, or goes on with what was begun there.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it; what it did is saved.
+        UserError: see `train` and `resume`.
+    """
+    begun = (run / "recipe.yaml").exists()
+    outcome = resume(run, say=say, quiet=quiet) if begun else train(recipe, run, say=say, quiet=quiet)
+    if outcome.stopped is not None:
+        raise KeyboardInterrupt
+    return outcome
 
 
 class _Run:

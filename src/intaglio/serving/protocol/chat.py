@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from intaglio.retrieval.citations import Citation
 from intaglio.serving.protocol.common import Answer, Body, Listed, Problem, Usage
 from intaglio.serving.protocol.sampling import Logprobs, SamplingBody
 
@@ -15,7 +16,6 @@ __all__ = [
     "ChatCompletion",
     "ChatLogprobs",
     "ChunkChoice",
-    "CitationAnswer",
     "Delta",
     "FunctionText",
     "LikelyToken",
@@ -215,20 +215,6 @@ class AnsweredMessage(Answer):
     tool_calls: list[ToolCallAnswer] | None = None
 
 
-class CitationAnswer(Answer):
-    """A passage that an answer stands on; see `retrieval.citations.Citation`."""
-
-    number: int
-    file: str
-    line: int
-    last_line: int
-    title: str
-    page: int | None
-    text: str
-    by: str
-    state: str
-
-
 class ChatChoice(Answer):
     """One answer; `citations` where the server answers from documents."""
 
@@ -238,7 +224,7 @@ class ChatChoice(Answer):
     finish_reason: str
     stop_reason: int | str | None = None
     token_ids: list[int] | None = None
-    citations: list[CitationAnswer] | None = None
+    citations: list[Citation] | None = None
 
 
 class ChatCompletion(Answer):
@@ -272,7 +258,7 @@ class ChunkChoice(Answer):
     finish_reason: str | None
     stop_reason: int | str | None = None
     token_ids: list[int] | None = None
-    citations: list[CitationAnswer] | None = None
+    citations: list[Citation] | None = None
 
 
 class ChatChunk(Answer):

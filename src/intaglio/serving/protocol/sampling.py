@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import from_json
 
-from intaglio.engine.sampling_params import Bias, Penalty, Structured
+from intaglio.engine.sampling_params import Bias, Penalty, Repetition, Structured
 from intaglio.serving.protocol.common import Body, Listed, Problem, StreamOptions, TokenIds
 
 __all__ = ["JsonSchema", "Logprobs", "ResponseFormat", "SamplingBody", "schema_text"]
@@ -111,7 +111,7 @@ class SamplingBody(Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    repetition_penalty: Annotated[Repetition, Field(le=100)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[int, Bias], BeforeValidator(_few)] | None = None
