@@ -211,6 +211,20 @@ def test_an_exception_in_a_step_is_the_death_of_the_engine() -> None:
     run(test, LocalEngine(Broken()))
 
 
+def test_a_write_that_finds_nobody_is_the_death_of_the_engine() -> None:
+    async def test(engine: RemoteEngine) -> None:
+        waiting = asyncio.create_task(collect(engine, "a", [1], params(60)))
+        await until(lambda: _is_running(engine))
+        broken = asyncio.StreamReader()
+        broken.set_exception(BrokenPipeError())  # as asyncio tells the reader what a write has met
+        await engine._listen(broken)
+        with pytest.raises(EngineUnavailable):
+            await waiting
+        assert engine.state == "dead"
+
+    run(test, LocalEngine(SteppedToy(pause=0.01)))
+
+
 def test_a_process_of_its_own_answers_dies_and_starts_again() -> None:
     engine = in_process()
 

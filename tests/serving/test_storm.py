@@ -11,7 +11,7 @@ import pytest
 
 from fuzzing import fuzz
 from served_model import Served, served_model
-from storm import storm, until_idle
+from storm import gauges, storm, until_idle
 
 pytestmark = pytest.mark.prove
 
@@ -47,7 +47,8 @@ def test_a_killed_engine_is_no_hang_in_a_storm(toy_dir: Path, tmp_path: Path) ->
 
         async def test() -> None:
             running = asyncio.create_task(storm(server.url, 600, 64, 3))
-            await asyncio.sleep(3)
+            while (await gauges(server.url))["num_requests_running"] < 16:
+                await asyncio.sleep(0.01)
             (engine,) = psutil.Process(server.process.pid).children()
             engine.kill()
             async with asyncio.timeout(180):

@@ -224,7 +224,7 @@ class RemoteEngine:
             while True:
                 (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
                 self._receive(messages.read_from_engine(await reader.readexactly(length)))
-        except (asyncio.IncompleteReadError, ConnectionResetError):
+        except (asyncio.IncompleteReadError, ConnectionError):  # of a write that failed, too
             pass
         finally:
             self._hang_up("the engine has died" if self._state != "loading" else "the engine died while it loaded")
