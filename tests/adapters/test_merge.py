@@ -9,13 +9,14 @@ from torch import nn
 
 from adapted_pairs import logits, ours, shake
 from intaglio.adapters.attach import attach, wrappers
-from intaglio.adapters.merge import merge, merge_directories
+from intaglio.adapters.merge import merge, merge_directories, requantized_error
 from intaglio.adapters.models import load_model
 from intaglio.adapters.peft_files import save_adapter
 from intaglio.adapters.quantize import quantize
 from intaglio.checkpoints.save import save_model
 from intaglio.errors import UserError
 from intaglio.parts.lora import LoRALinear, LowRank
+from intaglio.parts.nf4 import dequantize, quantize_nf4
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.quantization import QuantizationSpec
 
@@ -95,6 +96,37 @@ def test_four_bits_merge_as_what_they_stand_for() -> None:
     torch.testing.assert_close(logits(model), before, atol=1e-5, rtol=1e-5)
 
 
+def test_what_four_bits_would_take_again_is_said() -> None:
+    """peft#2321: an update smaller than the steps of 4 bits is lost when it is rounded to them."""
+    model = ours("llama")
+    quantize(model, QuantizationSpec())
+    attach(model, LoRASpec(r=3, lora_alpha=12, target_modules=("q_proj",)))
+    assert requantized_error(model) is None  # nothing given yet
+    shake(model)
+    lost, given = [], []
+    for layer in model.layers:
+        base, piece = layer.attention.q_proj.base, layer.attention.q_proj.adapters["default"]
+        merged = (base.dequantized() + 4 * piece.lora_B @ piece.lora_A).detach()
+        again = quantize_nf4(merged.detach(), base.blocksize, double_quant=True)
+        lost.append((dequantize(again, torch.float32) - merged).square().sum())
+        given.append((merged - base.dequantized()).square().sum())
+    expected = float(sum(lost) / sum(given)) ** 0.5
+    assert requantized_error(model) == pytest.approx(expected, rel=1e-4)
+    assert expected < 0.5
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.attention.q_proj.adapters["default"].lora_B.mul_(1e-3)
+    assert requantized_error(model) > 0.9  # next to all of it
+
+
+def test_the_update_taken_off_gives_the_weights_back() -> None:
+    model = adapted("llama")
+    part = model.layers[0].attention.q_proj
+    before, delta = part.base.weight.detach().clone(), part.adapters["default"].delta().detach()
+    merge(model)
+    torch.testing.assert_close(model.layers[0].attention.q_proj.weight - delta, before, atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("quantized", [False, True])
 def test_directories(tmp_path: Path, quantized: bool) -> None:
     model = ours("llama")
@@ -106,6 +138,7 @@ def test_directories(tmp_path: Path, quantized: bool) -> None:
     save_adapter(model, tmp_path / "adapter", base=str(tmp_path / "base"))
     report = merge_directories(tmp_path / "base", tmp_path / "adapter", tmp_path / "out")
     assert report.quantized_base == quantized
+    assert (report.requantized_error is None) != quantized
     assert report.max_difference < 1e-4
     assert report.same_choice == report.tokens
     assert '"temperature": 0.3' in (tmp_path / "out" / "generation_config.json").read_text()

@@ -4,6 +4,7 @@ W + s B A is added up in fp32 and rounded once, to the dtype W has. A base that 
 is merged as those 4 bits stand for: the adapter learned to mend their error too.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +23,12 @@ from intaglio.files import read_json
 from intaglio.models.heads import SequenceClassifier
 from intaglio.models.quantize import quantized_matrices
 from intaglio.parts.lora import Adapted, LoRALinear, linear_of
-from intaglio.parts.nf4 import NF4Linear
+from intaglio.parts.nf4 import NF4Linear, dequantize, quantize_nf4
 from intaglio.text.chat import render_chat
 from intaglio.text.sentencepieces import SOURCE_FILE
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["PROMPTS", "MergeReport", "load_merged", "merge", "merge_directories", "tokenizer_of"]
+__all__ = ["PROMPTS", "MergeReport", "load_merged", "merge", "merge_directories", "requantized_error", "tokenizer_of"]
 
 PROMPTS = (
     "What is the capital of France?",
@@ -52,6 +53,7 @@ class MergeReport:
         max_difference: the largest of a logit.
         mean_difference: on average.
         same_choice: at how many of the places the likeliest token (or label) is the same.
+        requantized_error: see `requantized_error`; None where nothing was 4 bits.
     """
 
     path: str
@@ -63,6 +65,7 @@ class MergeReport:
     max_difference: float = 0.0
     mean_difference: float = 0.0
     same_choice: int = 0
+    requantized_error: float | None = None
 
 
 @torch.no_grad()
@@ -87,6 +90,25 @@ def merge(model: Any) -> bool:
         _put_plain(model, name, matrix)
     model.adapter_specs = {}
     return _untie(model)
+
+
+@torch.no_grad()
+def requantized_error(model: Any) -> float | None:
+    """What putting the merged matrices into 4 bits again would take from them, beside what the adapters gave.
+
+    Returns:
+        the root mean square of the rounding, over that of the update: at 1 as much is lost as was learned. None where
+        no adapter changes a linear layer of 4 bits.
+    """
+    lost = given = 0.0
+    for _, wrapper in wrappers(model):
+        base = wrapper.base
+        if isinstance(wrapper, LoRALinear) and isinstance(base, NF4Linear) and wrapper.chosen():
+            merged = wrapper.merged_weight()
+            again = quantize_nf4(merged, base.blocksize, base.nested_absmax is not None)
+            lost += float((dequantize(again, torch.float32) - merged).square().sum())
+            given += float((merged - base.dequantized()).square().sum())
+    return math.sqrt(lost / given) if given else None
 
 
 def _check_bias(path: str, wrapper: Adapted) -> None:
@@ -149,7 +171,7 @@ def merge_directories(
     rows = _rows(tokenizer, prompts, model.spec.vocab_size)
     say(f"running {len(rows)} prompts before")
     before = _logits(model, rows)
-    packed = bool(quantized_matrices(model))
+    packed, again = bool(quantized_matrices(model)), requantized_error(model)
     say("merging in fp32")
     untied = merge(model)
     say(f"writing {out}")
@@ -162,7 +184,8 @@ def merge_directories(
     del model
     say("reading it again and comparing")
     written = load_classifier(out) if classifies else load_model(out)
-    return _compare(before, _logits(written, rows), MergeReport(str(out), kept, packed, untied, origin))
+    report = MergeReport(str(out), kept, packed, untied, origin, requantized_error=again)
+    return _compare(before, _logits(written, rows), report)
 
 
 def load_merged(

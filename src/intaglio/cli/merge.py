@@ -56,6 +56,8 @@ def _texts(file: Path) -> list[str]:
 def _print(report: "MergeReport") -> None:
     if report.quantized_base:
         print("base: what its 4 bits stand for, since that is what the adapter was trained on")
+    if report.requantized_error is not None:
+        print(f"put into 4 bits again, rounding would take {report.requantized_error:.2f} times what the adapter gives")
     if report.untied:
         print("the output matrix is no longer the embedding matrix: the adapter changed only one of them")
     if report.tokenizer is None:

@@ -270,16 +270,17 @@ class LoRALinear(Adapted):
         pieces = self.chosen()
         if not pieces and not hasattr(self.base, "dequantized"):
             return self.base.weight
-        return self._changed(pieces).to(self._dtype)
+        return self.merged_weight().to(self._dtype)
 
     @property
     def _dtype(self) -> torch.dtype:
         made_from = getattr(self.base, "made_from", None)
         return made_from or self.base.weight.dtype
 
-    def _changed(self, pieces: Sequence[Any]) -> Tensor:
+    def merged_weight(self) -> Tensor:
+        """W under the active adapters, (O, I), in fp32 at least."""
         weight = matrix_of(self.base)
-        return weight + sum(piece.change(weight) for piece in pieces)
+        return weight + sum(piece.change(weight) for piece in self.chosen())
 
     @torch.no_grad()
     def merged(self) -> nn.Module:
