@@ -23,6 +23,7 @@ class ScriptedChat(ThreadingHTTPServer):
         self.script: Callable[[Body], Iterable[str | bytes]] = lambda request: ["Good", " day", "."]
         self.refusal: tuple[int, str, dict[str, str]] | None = None
         self.key: str | None = None
+        self.citations: list[Body] | None = None  # of every answer
         self.broken = False  # ends the connection before the answer ends
         self.requests: list[Body] = []
         self.gone = threading.Event()  # a client left before its answer ended
@@ -94,7 +95,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.broken:
             return
         limit = request.get("max_tokens") == made
-        self.send({"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length" if limit else "stop"})
+        last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length" if limit else "stop"}
+        self.send(last | ({} if self.server.citations is None else {"citations": self.server.citations}))
         details = {"prompt_tokens_details": {"cached_tokens": 16}}
         self.send(None, {"prompt_tokens": 20, "completion_tokens": made, "total_tokens": 20 + made, **details})
         self.wfile.write(b"data: [DONE]\n\n")

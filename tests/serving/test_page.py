@@ -70,6 +70,29 @@ def answer(page: Page) -> str:
     return page.text(".turn:last-child .body")
 
 
+def test_sources_of_an_answer_are_shown_and_stay(page: Page, server: ScriptedChat) -> None:
+    found = {
+        "file": "guide/ink.md",
+        "title": "Ink",
+        "text": "Ink <b>dries</b>\nslowly.",
+        "by": "model",
+        "state": "verified",
+    }
+    scan = {**found, "file": "scan.pdf", "title": "", "number": 3, "page": 7, "line": 1, "last_line": 1}
+    server.citations = [{**found, "number": 1, "page": None, "line": 12, "last_line": 15}, scan]
+    ask(page, "How does ink dry?")
+    summaries = "[...document.querySelectorAll('.sources summary')].map((one) => one.textContent)"
+    shown = ["[1] guide/ink.md, lines 12–15 · Ink", "[3] scan.pdf, page 7"]
+    assert page.run(summaries) == shown
+    page.click(".sources summary")
+    assert page.text(".sources blockquote") == "Ink <b>dries</b>\nslowly."  # text, never elements
+    page.reload()
+    assert page.run(summaries) == shown
+    server.citations = []
+    ask(page, "And without any?")
+    assert page.count(".turn:last-child .sources") == 0
+
+
 def test_an_answer_streams_and_outlives_a_reload(page: Page, server: ScriptedChat) -> None:
     page.click("#prompt")
     page.type("Hello")

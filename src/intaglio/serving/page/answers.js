@@ -61,6 +61,7 @@ async function receive(reply, body, options, grew) {
     const tokens = choice?.logprobs?.content ?? [];
     reply.content += content;
     reply.finish = choice?.finish_reason ?? reply.finish;
+    reply.citations = choice?.citations ?? reply.citations;
     if (tokens.length) (reply.tokens ??= []).push(...tokens.map(read));
     clock.count(tokens.length || (content ? 1 : 0));
     reply.stats = clock.figures(usage);

@@ -60,8 +60,19 @@ function notes(node, parent, act) {
   else if (live.has(node) && !node.content) note(say("wait"));
   else if (!live.has(node) && node.finish !== "stop") note(say(node.finish === "length" ? "length" : "stopped"));
   if (node.error) found.push(make("button", { type: "button", onclick: () => act.again(parent) }, say("retry")));
+  if (node.citations?.length) found.push(sources(node.citations));
   if (node.stats?.tokens) found.push(figures(node.stats));
   return found;
+}
+
+/** The documents that an answer stands on, each with what the model read of it. */
+function sources(citations) {
+  const shown = citations.map(({ number, file, page, line, last_line, title, text }) => {
+    const place = page ? say("page", { page }) : say("lines", { first: line, last: last_line });
+    const words = [`[${number}] ${file}, ${place}`, title].filter(Boolean).join(" · ");
+    return make("li", {}, make("details", {}, make("summary", {}, words), make("blockquote", {}, text)));
+  });
+  return make("section", { className: "sources", ariaLabel: say("sources") }, make("h4", {}, say("sources")), make("ul", {}, ...shown));
 }
 
 function figures({ tokens, first, speed, prompt, cached }) {
