@@ -51,6 +51,5 @@ def test_facts_in_documents_are_looked_up(folder: Path) -> None:
 def test_a_format_is_learned(folder: Path) -> None:
     found = measured("format", folder)
     assert found["winner"] in ("LoRA", "QLoRA")
-    assert winner(found)["quality"]["low"] > 0.8
     untrained = [one["quality"]["high"] for one in found["roads"] if not one["training_s"]]
     assert max(untrained) < winner(found)["quality"]["low"]
