@@ -12,7 +12,7 @@ from torch import Tensor
 from intaglio.checkpoints.load import load_directory
 from zoo import VOCAB, Animal, build, random_ids
 
-__all__ = ["FAMILIES", "IDS", "logits", "ours", "shake", "theirs"]
+__all__ = ["FAMILIES", "IDS", "folder_of", "logits", "ours", "shake", "theirs"]
 
 _BASE = {
     "vocab_size": VOCAB,
@@ -50,6 +50,11 @@ def _made(family: str) -> tuple[Any, Path]:
 def theirs(family: str) -> Any:
     """transformers' model, a new copy."""
     return copy.deepcopy(_made(family)[0])
+
+
+def folder_of(family: str) -> Path:
+    """The directory that transformers wrote."""
+    return _made(family)[1]
 
 
 def ours(family: str) -> Any:

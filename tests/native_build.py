@@ -12,7 +12,7 @@ from intaglio import native
 from intaglio.native.library import missing_tools
 from shared_cache import shared_home
 
-__all__ = ["native_file", "with_native"]
+__all__ = ["either_way", "native_file", "with_native"]
 
 _PATIENCE = 900  # seconds; alone on a machine a build takes about 30
 
@@ -40,3 +40,11 @@ def native_file() -> str:
 def with_native(native_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the test, this process has the operators."""
     monkeypatch.setattr(native, "available", lambda: True)
+
+
+@pytest.fixture(params=["plain torch", "native"])
+def either_way(request: pytest.FixtureRequest) -> str:
+    """The test without the operators, and with them; which."""
+    if request.param == "native":
+        request.getfixturevalue("with_native")
+    return str(request.param)

@@ -27,6 +27,8 @@ class ScriptedEngine:
         pause: seconds before each token.
         breaks_after: tokens after which the engine dies.
         asked: the prompts and parameters that came.
+        under: the adapters that they came for.
+        adapters: the directories of those that are loaded, by name.
         running: requests that have begun and not ended.
         aborted: requests that were left before their end.
     """
@@ -40,6 +42,8 @@ class ScriptedEngine:
     breaks_after: int | None = None
     state: State = "ready"
     asked: list[tuple[list[int], SamplingParams]] = field(default_factory=list)
+    under: list[str | None] = field(default_factory=list)
+    adapters: dict[str, str] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
 
@@ -56,6 +60,7 @@ class ScriptedEngine:
         *,
         priority: int = 0,
         salt: bytes = b"",
+        adapter: str | None = None,
         arrival: float | None = None,
     ) -> AsyncGenerator[Output, None]:
         """See `AsyncEngine`."""
@@ -63,6 +68,7 @@ class ScriptedEngine:
         if self.pool_tokens is not None and len(prompt_ids) > self.pool_tokens:
             raise UserError(f"the prompt has {len(prompt_ids)} tokens and the cache holds {self.pool_tokens}")
         self.asked.append((list(prompt_ids), params))
+        self.under.append(adapter)
         self.running.add(request_id)
         choices = [_Choice(self, i, request_id, list(prompt_ids), params) for i in range(params.n)]
         try:
@@ -80,18 +86,37 @@ class ScriptedEngine:
         """See `AsyncEngine`; tests leave the iterator instead."""
 
     async def embed(
-        self, prompts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
     ) -> list[list[float]]:
         """The number of tokens, and the first."""
+        self.under.append(adapter)
         return [[float(len(prompt)), float(prompt[0]), 0.1] for prompt in prompts]
 
-    async def score(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
+    async def score(self, prompts: Sequence[Sequence[int]], *, adapter: str | None = None) -> list[list[float]]:
         """See `AsyncEngine`."""
         return [[0.0] for _ in prompts]
 
     async def stats(self) -> EngineStats:
         """See `AsyncEngine`."""
         return EngineStats(running=len(self.running))
+
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """See `AsyncEngine`; takes whatever does not say `refused`."""
+        await asyncio.sleep(self.pause)
+        if "refused" in directory:
+            raise UserError("for another model", where=directory)
+        assert name not in self.adapters
+        self.adapters[name] = directory
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `AsyncEngine`."""
+        await asyncio.sleep(self.pause)
+        del self.adapters[name]
 
 
 class _Choice:

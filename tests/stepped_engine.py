@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from intaglio.engine.interface import EngineStats, Output
 from intaglio.engine.sampling_params import SamplingParams
 from intaglio.errors import UserError
 from intaglio.serving.messages import Launch
-from intaglio.serving.worker import main
+from intaglio.serving.worker import ReadAdapter, main
 
-__all__ = ["POISON", "SteppedToy"]
+__all__ = ["POISON", "SteppedToy", "read_step"]
 
 POISON = 666
 """A prompt with this token kills the engine that steps on it."""
@@ -28,6 +29,7 @@ POISON = 666
 class _Running:
     prompt: list[int]
     params: SamplingParams
+    step: int = 1
     made: int = 0
     begun: float | None = None
 
@@ -39,6 +41,7 @@ class SteppedToy:
     Attributes:
         pause: seconds a step takes.
         max_model_len: of a prompt and its answer.
+        adapters: what is added instead of one under each of them.
     """
 
     pause: float = 0.0
@@ -47,6 +50,7 @@ class SteppedToy:
     requests: dict[str, _Running] = field(default_factory=dict)
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    adapters: dict[str, int] = field(default_factory=dict)
 
     @property
     def has_work(self) -> bool:
@@ -61,12 +65,13 @@ class SteppedToy:
         *,
         priority: int = 0,
         salt: bytes = b"",
+        adapter: str | None = None,
     ) -> None:
         """See `SteppedEngine`."""
         if len(prompt_ids) >= self.max_model_len:
             raise UserError(f"{len(prompt_ids)} tokens do not fit into {self.max_model_len}", where="prompt")
         self.prompt_tokens += len(prompt_ids)
-        self.requests[request_id] = _Running(list(prompt_ids), params)
+        self.requests[request_id] = _Running(list(prompt_ids), params, self._step_of(adapter))
 
     def abort(self, request_id: str) -> None:
         """See `SteppedEngine`."""
@@ -84,7 +89,7 @@ class SteppedToy:
             os.kill(os.getpid(), signal.SIGKILL)
         running.begun = running.begun or time.monotonic()
         running.made += 1
-        token = running.prompt[-1] + running.made
+        token = running.prompt[-1] + running.made * running.step
         self.generated_tokens += running.params.n
         reason = "length" if self._over(running) else None
         return [
@@ -107,21 +112,59 @@ class SteppedToy:
             computed_tokens=self.prompt_tokens + self.generated_tokens,
         )
 
-    def embed(self, prompts: Sequence[Sequence[int]], *, pooling: Any = "mean", normalize: bool = True) -> Any:
+    def embed(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        pooling: Any = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
+    ) -> Any:
         """See `SteppedEngine`; the vectors say what was asked for."""
-        return np.array([[len(prompt), pooling == "last", normalize] for prompt in prompts], dtype=float)
+        return np.array(
+            [[len(prompt) * self._step_of(adapter), pooling == "last", normalize] for prompt in prompts], dtype=float
+        )
 
-    def score(self, prompts: Sequence[Sequence[int]]) -> list[float]:
+    def score(self, prompts: Sequence[Sequence[int]], *, adapter: str | None = None) -> list[float]:
         """See `SteppedEngine`."""
         if not all(prompts):
             raise UserError("an empty prompt has no score")
-        return [float(sum(prompt)) for prompt in prompts]
+        return [float(sum(prompt) * self._step_of(adapter)) for prompt in prompts]
+
+    def load_adapter(self, name: str, updates: int) -> None:
+        """See `SteppedEngine`."""
+        if name in self.adapters:
+            raise UserError(f"there is an adapter {name!r} already")
+        self.adapters[name] = updates
+
+    def _step_of(self, adapter: str | None) -> int:
+        if adapter is not None and adapter not in self.adapters:
+            raise UserError(f"no adapter {adapter!r}")
+        return 1 if adapter is None else self.adapters[adapter]
+
+    def unload_adapter(self, name: str) -> None:
+        """See `SteppedEngine`; what runs has its step."""
+        if name not in self.adapters:
+            raise UserError(f"no adapter {name!r}")
+        del self.adapters[name]
 
 
-def _build(launch: Launch) -> SteppedToy:
+def read_step(directory: str) -> int:
+    """An adapter of the toy: a directory with a number in the file `step`.
+
+    Raises:
+        UserError: there is none.
+    """
+    file = Path(directory) / "step"
+    if not file.is_file():
+        raise UserError("no adapter for a toy", where=directory)
+    return int(file.read_text())
+
+
+def _build(launch: Launch) -> tuple[SteppedToy, ReadAdapter]:
     if launch.model != "toy":
         raise UserError("there is no such model", where=launch.model, mend="take toy")
-    return SteppedToy(pause=float(os.environ.get("TOY_PAUSE", "0.001")))
+    return SteppedToy(pause=float(os.environ.get("TOY_PAUSE", "0.001"))), read_step
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from intaglio.serving.remote import ProcessEngine
 from intaglio.serving.server import Server
 from intaglio.serving.service import Service
 from intaglio.serving.vllm import Handover
+from peft_folders import peft_folder
 from running import Run
 from toy_documents import ToyEmbedder, toy_searcher
 
@@ -137,6 +138,53 @@ def test_documents_are_opened(
     assert "--rag-budget: there are no documents" in refusal
 
 
+def test_adapters_are_named_and_loaded_first(run: Run, started: Started, toy_dir: Path, tmp_path: Path) -> None:
+    adapters = {"x": peft_folder(tmp_path / "a=b"), "y-2": peft_folder(tmp_path / "c")}
+    given = [word for name, folder in adapters.items() for word in ("--adapter", f"{name}={folder}")]
+    assert run("serve", toy_dir, "--port", 0, *given, "--adapter-folder", tmp_path).status == 0
+    assert started.service.adapter_folder == tmp_path
+    assert {name: adapter.root for name, adapter in started.service.adapters.items()} == {
+        name: str(folder) for name, folder in adapters.items()
+    }
+    assert set(started.servers[0].engine.adapters) == set(adapters)
+    run("serve", toy_dir, "--port", 0)
+    assert started.servers[1].app.state.service.adapter_folder is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        (["cats"], "--adapter cats: NAME=DIR is expected"),
+        (["=cats"], "--adapter =cats: NAME=DIR is expected"),
+        (["x="], "--adapter x=: NAME=DIR is expected"),
+        (["x=cats", "x=cats"], "there are two adapters 'x'"),
+        (["a/b=cats"], "'a/b' cannot be an adapter's name; take letters"),
+        (["m=cats"], "'m' is what the model itself is called"),
+        (["x=nowhere"], "nowhere: no adapter: there is no adapter_config.json"),
+    ],
+)
+def test_adapters_that_cannot_be_are_one_line(
+    run: Run,
+    started: Started,
+    toy_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[str],
+    refusal: str,
+) -> None:
+    peft_folder(tmp_path / "cats")
+    monkeypatch.chdir(tmp_path)
+    options = [word for one in given for word in ("--adapter", one)]
+    assert refusal in run("serve", toy_dir, "--port", 0, "--served-model-name", "m", *options).refusal
+    assert not started.servers
+
+
+def test_a_folder_for_adapters_must_be_there(run: Run, started: Started, toy_dir: Path, tmp_path: Path) -> None:
+    refusal = run("serve", toy_dir, "--port", 0, "--adapter-folder", tmp_path / "nowhere").refusal
+    assert "--adapter-folder" in refusal
+    assert "no folder" in refusal
+
+
 def test_mistakes_are_one_line(run: Run, started: Started, toy_dir: Path) -> None:
     assert "unknown model 'nothing'" in run("serve", "nothing").refusal
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -157,17 +205,21 @@ def test_an_engine_that_dies_while_it_loads_is_no_traceback(
     assert (ran.status, ran.err) == (1, "intaglio: the engine died while it loaded\n")
 
 
-def test_vllm_gets_the_same_options(run: Run, started: Started, toy_dir: Path) -> None:
+def test_vllm_gets_the_same_options(run: Run, started: Started, toy_dir: Path, tmp_path: Path) -> None:
     options = ["--engine", "vllm", "--port", 9, "--max-model-len", 64, "--api-key", "k", "--dtype", "float32"]
-    assert run("serve", toy_dir, *options).status == 0
+    adapters = {"x": str(peft_folder(tmp_path / "x"))}
+    assert run("serve", toy_dir, *options, "--adapter", f"x={adapters['x']}").status == 0
     (handover,) = started.handovers
-    assert handover == Handover(
-        toy_dir, (str(toy_dir),), EngineConfig(max_model_len=64), "127.0.0.1", 9, api_keys=("k",), dtype="float32"
-    )
+    config, names = EngineConfig(max_model_len=64), (str(toy_dir),)
+    more: Any = {"api_keys": ("k",), "dtype": "float32", "adapters": adapters}
+    assert handover == Handover(toy_dir, names, config, "127.0.0.1", 9, **more)
     assert not started.launches
 
 
-@pytest.mark.parametrize("option", [["--trust-templates"], ["--pooling", "last"], ["--max-waiting", 7], ["--rag", "i"]])
+@pytest.mark.parametrize(
+    "option",
+    [["--trust-templates"], ["--pooling", "last"], ["--max-waiting", 7], ["--rag", "i"], ["--adapter-folder", "."]],
+)
 def test_what_vllm_lacks_is_refused(run: Run, started: Started, toy_dir: Path, option: list[Any]) -> None:
     refusal = run("serve", toy_dir, "--engine", "vllm", *option).refusal
     assert f"{option[0]}: vLLM has no such option" in refusal

@@ -2,45 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertModel
+from tokenizers import Tokenizer
+from transformers import BertModel
 
 from intaglio.errors import UserError
 from intaglio.retrieval import bert
 from intaglio.retrieval.bert import BertEmbedder, is_ours
+from tiny_bert import save_tiny_bert, write
 
-WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefghij"]
 TEXTS = ["a b c d e f g h", "b", "", "j i h", "c z", "a b c d e f g h i j a b c"]  # the last is cut off
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A tiny BERT as sentence-transformers saves one."""
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=16, initializer_range=0.5,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(tmp_path)
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    kinds = [{"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling", "Normalize")]
-    write(tmp_path / "modules.json", kinds)
-    write(tmp_path / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False})
-    write(tmp_path / "sentence_bert_config.json", {"max_seq_length": 10})
-    return tmp_path
-
-
-def write(path: Path, value: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value))
+    return save_tiny_bert(tmp_path)
 
 
 def expected(directory: Path, first: bool = False) -> np.ndarray:
@@ -59,6 +38,7 @@ def test_the_reference_in_fp32(directory: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(bert, "_bf16_is_fast", lambda: False)
     embedder = BertEmbedder(directory, "tiny")
     monkeypatch.setattr(bert, "_BUDGET", budget)
+    monkeypatch.setattr(bert, "_TOGETHER", 4)
     vectors = embedder.embed(TEXTS, query=False)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, expected(directory), atol=2e-6)

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+from bs4 import Tag
 
 from intaglio.retrieval.chunks import Block
 from intaglio.retrieval.reading.files import read_blocks
@@ -78,6 +79,17 @@ text.<!-- no --></p><script>no()</script>
         ("a | b", 6, 6, "Top"),
         (" code", 6, 6, "Top"),
     ]
+
+
+def test_a_heading_costs_no_look_at_the_whole_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An element's hash is its text, written out: once a heading, and a long page takes minutes."""
+
+    def written_out(self: Tag) -> int:
+        raise AssertionError("an element was written out")
+
+    monkeypatch.setattr(Tag, "__hash__", written_out)
+    page = "<h1>Top<a class='headerlink'><b>x</b></a> of <i>all</i></h1>text"
+    assert places(read("a.html", page))[1] == ("text", 1, 1, "Top of all")
 
 
 def test_a_page_in_the_encoding_it_declares() -> None:

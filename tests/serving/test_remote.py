@@ -17,7 +17,7 @@ from intaglio.engine.sampling_params import SamplingParams
 from intaglio.errors import UserError
 from intaglio.serving.client import AsyncEngine, EngineUnavailable
 from intaglio.serving.remote import LocalEngine, ProcessEngine, RemoteEngine
-from stepped_engine import POISON, SteppedToy
+from stepped_engine import POISON, SteppedToy, read_step
 
 TOY = (sys.executable, str(Path(__file__).parents[1] / "stepped_engine.py"))
 
@@ -26,8 +26,9 @@ def params(tokens: int, **more: Any) -> SamplingParams:
     return SamplingParams(max_tokens=tokens, **more)
 
 
-def in_process(model: str = "toy") -> ProcessEngine:
-    return ProcessEngine(model, EngineConfig(), command=TOY)
+def in_process(model: str = "toy", **adapters: Path) -> ProcessEngine:
+    directories = {name: str(folder) for name, folder in adapters.items()}
+    return ProcessEngine(model, EngineConfig(), command=TOY, adapters=directories)
 
 
 @asynccontextmanager
@@ -153,8 +154,13 @@ def test_embeddings_and_scores_come_back_in_order() -> None:
         assert await engine.score([[1, 2], [5]]) == [[3.0], [5.0]]
         with pytest.raises(UserError, match="empty"):
             await engine.score([[]])
+        assert await engine.embed([[1], [1, 2]], adapter="x") == [[5, 0, 1], [10, 0, 1]]
+        assert await engine.score([[1, 2], [5]], adapter="x") == [[15.0], [25.0]]
+        for asked in (engine.embed([[1]], adapter="y"), engine.score([[1]], adapter="y")):
+            with pytest.raises(UserError, match="no adapter 'y'"):
+                await asked
 
-    run(test, LocalEngine(SteppedToy()))
+    run(test, LocalEngine(SteppedToy(adapters={"x": 5})))
 
 
 def test_parameters_cross_whole() -> None:
@@ -168,11 +174,107 @@ def test_parameters_cross_whole() -> None:
     asked = params(1, n=2, stop=("x", "é"), logit_bias={5: -100.0}, seed=2**63, top_p=0.5, logprobs=0, bad_words=("b",))
 
     async def test(engine: RemoteEngine) -> None:
-        async for _ in engine.generate("a", [1], asked, priority=-3, salt=b"\xff"):
+        async for _ in engine.generate("a", [1], asked, priority=-3, salt=b"\xff", adapter="x"):
             pass
 
-    run(test, LocalEngine(Watching()))
-    assert seen == [(asked, {"priority": -3, "salt": b"\xff"})]
+    run(test, LocalEngine(Watching(adapters={"x": 2})))
+    assert seen == [(asked, {"priority": -3, "salt": b"\xff", "adapter": "x"})]
+
+
+def toy_adapter(folder: Path, step: int) -> Path:
+    """What `read_step` reads."""
+    folder.mkdir(exist_ok=True)
+    (folder / "step").write_text(str(step))
+    return folder
+
+
+async def tokens(engine: AsyncEngine, adapter: str | None, made: int = 3) -> list[int]:
+    """What is made of the prompt 100."""
+    outputs = engine.generate(f"under {adapter}", [100], params(made), adapter=adapter)
+    return [token async for output in outputs for token in output.token_ids]
+
+
+def test_adapters_come_and_go_while_requests_run(tmp_path: Path) -> None:
+    ten, twenty = str(toy_adapter(tmp_path / "10", 10)), str(toy_adapter(tmp_path / "20", 20))
+
+    async def test(engine: RemoteEngine) -> None:
+        with pytest.raises(UserError, match="no adapter 'x'"):
+            await tokens(engine, "x")
+        await engine.load_adapter("x", ten)
+        await engine.load_adapter("y", twenty)
+        assert set(engine.adapters) == {"x", "y"}
+        found = await asyncio.gather(*(tokens(engine, name) for name in ("x", None, "y")))
+        assert found == [[110, 120, 130], [101, 102, 103], [120, 140, 160]]
+        with pytest.raises(UserError, match="an adapter 'x' already"):
+            await engine.load_adapter("x", twenty)
+        with pytest.raises(UserError, match=r"nowhere: no adapter for a toy"):
+            await engine.load_adapter("z", str(tmp_path / "nowhere"))
+        assert set(engine.adapters) == {"x", "y"}
+        longest = asyncio.create_task(tokens(engine, "x", 40))
+        await until(lambda: _is_running(engine))
+        await engine.unload_adapter("x")
+        assert set(engine.adapters) == {"y"}
+        with pytest.raises(UserError, match="no adapter 'x'"):
+            await collect_under(engine, "x")
+        await engine.load_adapter("x", twenty)
+        assert await longest == [100 + 10 * i for i in range(1, 41)]  # what ran has kept it
+        assert await tokens(engine, "x") == [120, 140, 160]
+        with pytest.raises(UserError, match="no adapter 'nobody'"):
+            await engine.unload_adapter("nobody")
+
+    run(test, LocalEngine(SteppedToy(pause=0.002), read_step))
+
+
+async def collect_under(engine: AsyncEngine, adapter: str) -> list[Output]:
+    return [output async for output in engine.generate("another", [1], params(1), adapter=adapter)]
+
+
+def test_adapters_are_there_before_it_is_ready_and_after_its_death(tmp_path: Path) -> None:
+    first, late, lost = (toy_adapter(tmp_path / name, step) for name, step in (("a", 10), ("b", 20), ("c", 30)))
+    engine = in_process(first=first)
+
+    async def test(_: RemoteEngine) -> None:
+        assert await tokens(engine, "first") == [110, 120, 130]
+        await engine.load_adapter("late", str(late))
+        await engine.load_adapter("lost", str(lost))
+        await engine.load_adapter("gone", str(lost))
+        await engine.unload_adapter("gone")
+        (lost / "step").unlink()
+        with pytest.raises(EngineUnavailable):
+            await collect(engine, "b", [POISON], params(1))
+        await engine.ended()
+        with pytest.raises(EngineUnavailable, match="dead"):
+            await engine.load_adapter("more", str(late))
+        await engine.start()
+        assert set(engine.adapters) == {"first", "late"}
+        found = await asyncio.gather(*(tokens(engine, name) for name in ("first", "late")))
+        assert found == [[110, 120, 130], [120, 140, 160]]
+
+    run(test, engine)
+
+
+def test_an_adapter_that_is_none_ends_the_launch(tmp_path: Path) -> None:
+    async def launch() -> None:
+        engine = LocalEngine(SteppedToy(), read_step, {"x": str(tmp_path)})
+        with pytest.raises(UserError, match="no adapter for a toy"):
+            await engine.start()
+        await engine.stop()
+
+    asyncio.run(launch())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_death_over_an_adapter_is_no_hang() -> None:
+    async def launch() -> None:
+        def die(directory: str) -> None:
+            raise AssertionError("a mistake of ours")
+
+        engine = LocalEngine(SteppedToy(), die, {"x": "", "y": ""})
+        with pytest.raises(EngineUnavailable):
+            await asyncio.wait_for(engine.start(), 30)
+        await engine.stop()
+
+    asyncio.run(launch())
 
 
 def test_draining_lets_requests_end_and_takes_no_more() -> None:

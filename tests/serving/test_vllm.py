@@ -11,6 +11,7 @@ import pytest
 from intaglio.engine.interface import EngineConfig
 from intaglio.errors import UserError
 from intaglio.serving.vllm import Handover, find_vllm
+from peft_folders import peft_folder
 from served_model import served_model
 
 DEFAULT = EngineConfig()
@@ -63,6 +64,31 @@ def test_options_go_by_its_names(tmp_path: Path) -> None:
         "--enable-log-requests",
     ):
         assert option in said
+
+
+def test_adapters_go_by_its_names(tmp_path: Path) -> None:
+    adapters = {"small": str(peft_folder(tmp_path / "a")), "large": str(peft_folder(tmp_path / "b", r=33))}
+    said = " ".join(handover(tmp_path, adapters=adapters).arguments)
+    assert said.endswith(
+        f"--enable-lora --max-loras 2 --max-lora-rank 64 --lora-modules small={tmp_path}/a large={tmp_path}/b"
+    )
+    assert " --max-lora-rank 8 " in " ".join(handover(tmp_path, adapters={"small": adapters["small"]}).arguments)
+
+
+@pytest.mark.parametrize(
+    "config", [{"r": 600}, {"rank_pattern": {"q_proj": 2}}, {"alpha_pattern": {"q_proj": 2}}, {"peft_type": "IA3"}]
+)
+def test_adapters_that_it_would_run_as_others_are_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    adapters = {"x": str(peft_folder(tmp_path / "x", **config))}
+    with pytest.raises(UserError, match=str(tmp_path / "x")):
+        handover(tmp_path, adapters=adapters)
+
+
+def test_the_names_of_adapters_are_their_own(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'b' is what the model itself is called"):
+        handover(tmp_path, adapters={"b": str(peft_folder(tmp_path / "x"))})
+    with pytest.raises(UserError, match="no adapter: there is no adapter_config"):
+        handover(tmp_path, adapters={"x": str(tmp_path)})
 
 
 def test_the_key_is_not_in_the_list_of_processes(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "adapter_specs",
     "adapter_state",
     "attach",
+    "check_name",
     "detach",
     "disabled",
     "install",
@@ -78,7 +79,9 @@ def install(
         UserError: see `attach`.
     """
     places = Places(model)
-    _check_name(model, name)
+    check_name(name)
+    if name in adapter_specs(model):
+        raise UserError(f"there is an adapter {name!r} already")
     targets = places.once(spec, places.targets(spec))
     saved, biased = places.saved(spec), places.biased(spec)
     tables = places.tables() if spec.trainable_token_indices else []
@@ -214,11 +217,14 @@ def _known(model: Any, name: str) -> None:
         raise UserError(f"no adapter {name!r}", mend=nearest(name, adapter_specs(model)))
 
 
-def _check_name(model: Any, name: str) -> None:
+def check_name(name: str) -> None:
+    """Refuses what cannot be an adapter's name.
+
+    Raises:
+        UserError: something else than letters, digits, `_` and `-`, or a word that torch keeps to itself.
+    """
     if not re.fullmatch(r"[\w-]+", name) or hasattr(nn.ModuleDict, name):
         raise UserError(f"{name!r} cannot be an adapter's name", mend="take letters, digits, _ and -")
-    if name in adapter_specs(model):
-        raise UserError(f"there is an adapter {name!r} already")
 
 
 def _check(

@@ -22,7 +22,7 @@ from intaglio.parts.copies import SavedModule, TokenRows, TrainedBias
 from intaglio.parts.lora import Adapted, LoRAExperts, LowRank
 from intaglio.specs.adapter import LoRASpec
 
-__all__ = ["Found", "fill", "tensors_of"]
+__all__ = ["Found", "factors", "fill", "tensors_of"]
 
 _VECTORS = {"lora_B.bias": "lora_bias", "lora_magnitude_vector": "lora_magnitude_vector"}
 
@@ -126,7 +126,7 @@ def _bare(path: str) -> str:
     return ".".join(word for word in path.split(".") if word != "base")
 
 
-def _factors(piece: LowRank) -> tuple[Tensor, Tensor]:
+def factors(piece: LowRank) -> tuple[Tensor, Tensor]:
     """A and B of a plain adapter that does the same: with what it started from as further ranks."""
     if piece.start_A is None or piece.start_B is None:
         return piece.lora_A.detach(), piece.lora_B.detach()
@@ -147,7 +147,7 @@ def _join(factors: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, list[Tensor
 
 def _linear(place: Place, parts: Sequence[LowRank]) -> tuple[int, dict[str, Tensor]]:
     """The rank and the tensors of a module of theirs, from those of ours that it is."""
-    a, b = _join([_factors(part) for part in parts])
+    a, b = _join([factors(part) for part in parts])
     made = {"lora_A.weight": a, "lora_B.weight": place.columns_to_theirs(b)}
     for key, attribute in _VECTORS.items():
         vectors = [getattr(part, attribute) for part in parts]
@@ -157,7 +157,7 @@ def _linear(place: Place, parts: Sequence[LowRank]) -> tuple[int, dict[str, Tens
 
 
 def _embedding(piece: LowRank) -> tuple[int, dict[str, Tensor]]:
-    a, b = _factors(piece)
+    a, b = factors(piece)
     made = {"lora_embedding_A": b.mT, "lora_embedding_B": a.mT}
     if piece.lora_magnitude_vector is not None:
         made["lora_magnitude_vector"] = piece.lora_magnitude_vector.detach()
@@ -200,8 +200,8 @@ def _stacks(targets: Sequence[Place]) -> Iterator[tuple[str, str, list[str]]]:
 
 def _joined_experts(parts: Sequence[LowRank | None]) -> tuple[Tensor, Tensor]:
     """A (X, r, I) and B (X, O, r) of a parameter that holds several stacks, one without an update among them."""
-    known = [_factors(part) for part in parts if part is not None]
-    a, b = _join([_factors(part) if part is not None else (known[0][0], 0 * known[0][1]) for part in parts])
+    known = [factors(part) for part in parts if part is not None]
+    a, b = _join([factors(part) if part is not None else (known[0][0], 0 * known[0][1]) for part in parts])
     return a, torch.cat(b, dim=-2)
 
 

@@ -32,6 +32,13 @@ def serve(
         list[str] | None, typer.Option(help="What clients call the model; several may be given.")
     ] = None,
     engine: Annotated[Literal["intaglio", "vllm"], typer.Option(help="vllm hands the model to vLLM.")] = "intaglio",
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=DIR", help="Serve a PEFT directory under a name of its own; several may be given."),
+    ] = None,
+    adapter_folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Let requests load adapters from this folder; default: none may.")
+    ] = None,
     dtype: options.Dtype = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -77,6 +84,9 @@ def serve(
 
     if rag is None and rag_budget != options.RAG_BUDGET:
         raise UserError("there are no documents to take sources from", where="--rag-budget", mend="give --rag too")
+    if adapter_folder is not None and not adapter_folder.is_dir():
+        raise UserError("no folder", where=f"--adapter-folder {adapter_folder}")
+    adapters = _adapters(adapter or [])
 
     config = EngineConfig(
         block_size=block_size,
@@ -90,7 +100,7 @@ def serve(
         policy=policy,
         weights=weights,
     )
-    process = ProcessEngine(model, config, dtype=dtype, device=device, threads=threads)
+    process = ProcessEngine(model, config, dtype=dtype, device=device, threads=threads, adapters=adapters)
     if engine == "intaglio":
         process.spawn()  # it needs the longest, and does not wait for what follows
     from intaglio.checkpoints.models import find_model, load_tokenizer
@@ -105,6 +115,7 @@ def serve(
 
         _refuse_ours(device=device != "cpu", trust_templates=trust_templates, pooling=pooling != "mean")
         _refuse_ours(max_waiting=max_waiting != _MAX_WAITING, rag=rag is not None)
+        _refuse_ours(adapter_folder=adapter_folder is not None)
         Handover(
             path,
             names,
@@ -119,6 +130,7 @@ def serve(
             cors_origins=origins,
             drain_s=drain_timeout,
             log_prompts=log_prompts,
+            adapters=adapters,
         ).run()
     from intaglio.serving.app import create_app
     from intaglio.serving.client import EngineUnavailable
@@ -142,7 +154,10 @@ def serve(
         pooling=pooling,
         log_prompts=log_prompts,
         grounding=None if rag is None else _grounding(rag, rag_budget),
+        adapter_folder=adapter_folder,
     )
+    for name, folder in adapters.items():
+        service.admit_adapter(name, Path(folder))
     app = create_app(service, api_keys=keys, cors_origins=origins)
     app.router.routes.append(metrics.route(process))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -151,6 +166,19 @@ def serve(
     except EngineUnavailable as error:  # the log has said more
         print(f"intaglio: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
+
+
+def _adapters(given: list[str]) -> dict[str, str]:
+    """The directories by name."""
+    chosen: dict[str, str] = {}
+    for one in given:
+        name, equals, folder = one.partition("=")
+        if not (name and equals and folder):
+            raise UserError("NAME=DIR is expected", where=f"--adapter {one}")
+        if name in chosen:
+            raise UserError(f"there are two adapters {name!r}", where="--adapter", mend="give each a name of its own")
+        chosen[name] = folder
+    return chosen
 
 
 def _grounding(index: Path, budget: int) -> "Grounding":

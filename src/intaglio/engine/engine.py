@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intaglio.engine.adapted import Adapters
 from intaglio.engine.capacity import pools_for
 from intaglio.engine.chooser import Chooser
 from intaglio.engine.interface import EngineConfig, EngineStats, Output, Pooling
@@ -29,6 +30,7 @@ from intaglio.engine.stopping import Stopping
 from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, decoder_of
+from intaglio.parts.updates import AdapterUpdates
 from intaglio.specs import DecoderSpec, DynamicScaling
 from intaglio.text.tokenizer import Tokenizer
 
@@ -66,7 +68,8 @@ class Engine:
             dtype=weight.dtype,
             device=weight.device,
         )
-        self._runner = Runner(decoder, self._memory, deterministic=config.deterministic)
+        self._adapters = Adapters(model, deterministic=config.deterministic)
+        self._runner = Runner(decoder, self._memory, deterministic=config.deterministic, adapters=self._adapters)
         self._scheduler = Scheduler(
             pools,
             limit,
@@ -86,6 +89,27 @@ class Engine:
         return self._scheduler.max_length
 
     @property
+    def adapters(self) -> list[str]:
+        """The names of the adapters that requests may ask for."""
+        return self._adapters.names
+
+    def load_adapter(self, name: str, updates: AdapterUpdates) -> None:
+        """Takes an adapter in, between two steps; from now on requests may ask for it by name.
+
+        Raises:
+            UserError: the name is taken.
+        """
+        self._adapters.load(name, updates)
+
+    def unload_adapter(self, name: str) -> None:
+        """Refuses an adapter to all requests to come; those that run keep it until their end, then its memory goes.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        self._adapters.unload(name)
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return self._scheduler.has_work
@@ -98,6 +122,7 @@ class Engine:
         *,
         priority: int = 0,
         salt: bytes = b"",
+        adapter: str | None = None,
     ) -> None:
         """Queues a request.
 
@@ -107,14 +132,16 @@ class Engine:
             params: how it is sampled and ended; without `max_tokens`, by what the context holds.
             priority: the lowest goes first, where the policy is `priority`.
             salt: what keys and values depend on besides the tokens: prompts with unlike salts share no blocks.
+            adapter: the name of the one that answers; None for the model itself.
 
         Raises:
-            UserError: it could never be answered: no tokens, too many, or unknown ones; or beams are asked for.
+            UserError: it could never be answered: no tokens, too many, or unknown ones; or beams are asked for, or an
+                adapter that is not there.
         """
         assert request_id not in self._requests, f"request {request_id} is not over yet"
         self._check(prompt_ids, params)
         most = params.max_tokens or max(self.max_model_len - len(prompt_ids), 1)
-        request = _Request(params, most)
+        request = _Request(params, most, self._adapters.number(adapter))
         sequence = Text(
             request_id,
             list(prompt_ids),
@@ -122,12 +149,13 @@ class Engine:
             max_tokens=most,
             priority=priority,
             arrival=float(next(self._arrivals)),
-            salt=salt + self._plan_salt(len(prompt_ids) + most),
+            salt=self._salt(request.adapter, len(prompt_ids) + most) + salt,
             reads_cache=request.prompt_logprobs is None,
         )
         choice = self._choice(request, sequence)
         self._scheduler.add(sequence)
         self._requests[request_id], self._choices[sequence.id] = request, choice
+        self._adapters.take(request.adapter)
         self._prompt_tokens += len(prompt_ids)
 
     def _check(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
@@ -137,9 +165,11 @@ class Engine:
             raise UserError("beam search makes no pieces", where="num_beams", mend="set num_beams to 1")
         check_prompt(prompt_ids, self._spec.vocab_size)
 
-    def _plan_salt(self, planned: int) -> bytes:
-        """With dynamic rotary scaling, keys beyond the trained length hang on the length that was planned for."""
-        return b"" if self._trained is None or planned <= self._trained else planned.to_bytes(8)
+    def _salt(self, adapter: int, planned: int) -> bytes:
+        """What else keys hang on: the adapter, and the planned length where dynamic rotary scaling is beyond the
+        trained one. Always equally long, so that no user's salt can look like it."""
+        stretched = self._trained is not None and planned > self._trained
+        return adapter.to_bytes(8) + (planned if stretched else 0).to_bytes(8)
 
     def _choice(self, request: "_Request", sequence: Text) -> "_Choice":
         params = request.params
@@ -151,7 +181,8 @@ class Engine:
         """Ends a request and frees its blocks; nothing where it is not known. There is no last output."""
         for sequence in self._scheduler.abort(request_id):
             del self._choices[sequence.id]
-        self._requests.pop(request_id, None)
+        if request_id in self._requests:
+            self._forget(request_id)
 
     # A step
 
@@ -165,6 +196,7 @@ class Engine:
             return []
         for part in step.scheduled:
             self._requests[part.sequence.request_id].begin()
+        step.scheduled.sort(key=self._adapter)  # rows of one adapter behind each other
         hidden = self._runner.hidden_states([self._chunk(part) for part in step.scheduled])  # (N, E)
         self._scheduler.advance(step)
         ends = list(accumulate(part.count for part in step.scheduled))
@@ -173,13 +205,17 @@ class Engine:
         sampling = [(part, end - 1) for part, end in zip(step.scheduled, ends, strict=True) if part.samples]
         if not sampling:
             return []
-        logits = self._runner.logits(hidden[[row for _, row in sampling]])  # (R, V)
+        adapters = [self._adapter(part) for part, _ in sampling]
+        logits = self._runner.logits(hidden[[row for _, row in sampling]], adapters)  # (R, V)
         return self._sample([part.sequence for part, _ in sampling], logits)
 
     def _chunk(self, part: Scheduled) -> Chunk:
         sequence, end = part.sequence, part.start + part.count
         planned = sequence.num_prompt_tokens + (sequence.max_tokens or 0)
-        return Chunk(sequence.tokens[part.start : end], part.start, sequence.block_tables, planned)
+        return Chunk(sequence.tokens[part.start : end], part.start, sequence.block_tables, planned, self._adapter(part))
+
+    def _adapter(self, part: Scheduled) -> int:
+        return self._requests[part.sequence.request_id].adapter
 
     def _look_at_prompts(self, parts: Sequence[Scheduled], ends: Sequence[int], hidden: Tensor) -> None:
         """Books the log-probabilities of prompt tokens, where they are wanted and not known yet."""
@@ -192,7 +228,8 @@ class Engine:
                 owners.append(request)
         if rows:
             top = [owner.params.prompt_logprobs or 0 for owner in owners]
-            found = token_logprobs(self._runner.logits(hidden[rows]), ids, top)
+            logits = self._runner.logits(hidden[rows], [owner.adapter for owner in owners])
+            found = token_logprobs(logits, ids, top)
             for owner, one in zip(owners, found, strict=True):
                 assert owner.prompt_logprobs is not None
                 owner.prompt_logprobs.append(one)
@@ -249,21 +286,32 @@ class Engine:
         del self._choices[choice.sequence.id]
         choice.request.open -= 1
         if not choice.request.open:
-            del self._requests[choice.sequence.request_id]
+            self._forget(choice.sequence.request_id)
+
+    def _forget(self, request_id: str) -> None:
+        self._adapters.leave(self._requests.pop(request_id).adapter)
 
     # What makes no tokens
 
-    def embed(self, prompts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True) -> Tensor:
-        """A vector for each prompt, (D, E) in fp32: see `pooling.embed`.
+    def embed(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
+    ) -> Tensor:
+        """A vector for each prompt, (D, E) in fp32: see `pooling.embed`; under one adapter, or none.
 
         Raises:
-            UserError: a prompt that is empty, too long, or of unknown tokens.
+            UserError: a prompt that is empty, too long, or of unknown tokens; or an adapter that is not there.
         """
         self._check_whole(prompts)
-        return embed(self._model, prompts, pooling, normalize, self._config.max_tokens_per_step)
+        with self._adapters.alone(adapter):
+            return embed(self._model, prompts, pooling, normalize, self._config.max_tokens_per_step)
 
-    def score(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """What the model's head says of each prompt: one number (a reward), or one for each class.
+    def score(self, prompts: Sequence[Sequence[int]], *, adapter: str | None = None) -> list[list[float]]:
+        """What the model's head says of each prompt: one number (a reward), or one for each class; see `embed`.
 
         Raises:
             UserError: as `embed`; or the model has no such head.
@@ -271,7 +319,8 @@ class Engine:
         if not isinstance(self._model, SequenceClassifier):
             raise UserError("this model has no head that scores texts")
         self._check_whole(prompts)
-        scores: list[list[float]] = score(self._model, prompts, self._config.max_tokens_per_step).tolist()
+        with self._adapters.alone(adapter):
+            scores: list[list[float]] = score(self._model, prompts, self._config.max_tokens_per_step).tolist()
         return scores
 
     def _check_whole(self, prompts: Sequence[Sequence[int]]) -> None:
@@ -307,6 +356,7 @@ class _Request:
 
     Attributes:
         max_tokens: of each choice.
+        adapter: its number.
         open: choices that have not ended.
         prompt_logprobs: of the prompt's tokens as far as they are known, the first having none; None if not wanted.
         begun: when its first step was.
@@ -314,6 +364,7 @@ class _Request:
 
     params: SamplingParams
     max_tokens: int
+    adapter: int
     open: int = field(init=False)
     prompt_logprobs: list[TokenLogprob | None] | None = field(init=False)
     begun: float | None = None

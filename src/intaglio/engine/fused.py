@@ -20,7 +20,7 @@ from intaglio.parts.feed_forward import FeedForward
 from intaglio.parts.norm import RMSNorm
 from intaglio.parts.position import Angles
 
-__all__ = ["FusedLayer", "fuse"]
+__all__ = ["FusedLayer", "fuse", "inside"]
 
 
 def fuse(model: Decoder) -> None:
@@ -31,6 +31,13 @@ def fuse(model: Decoder) -> None:
     for number, block in enumerate(model.layers):
         if isinstance(block, Block) and _is_one_call(block):
             model.layers[number] = FusedLayer(block)
+
+
+def inside(part: Any) -> Any:
+    """What holds the parts that `part` has had before it was fused; itself, if it was not."""
+    if isinstance(part, FusedLayer):
+        return part.block
+    return part.attention if isinstance(part, _FusedAttention) else part
 
 
 def _fused(part: nn.Module) -> nn.Module:

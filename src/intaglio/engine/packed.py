@@ -8,12 +8,14 @@ integers go through here too (see `engine.quantized`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from intaglio import native
-from intaglio.engine.fused import fuse
+from intaglio.engine.fused import fuse, inside
 from intaglio.engine.quantized import BITS, QuantizedLinear, Weights, can_quantize
 from intaglio.models.decoder import Decoder
 from intaglio.native.panels import to_panels
@@ -22,7 +24,9 @@ from intaglio.parts.feed_forward import FeedForward
 from intaglio.parts.latent_attention import LatentAttention
 from intaglio.parts.moe import Experts
 
-__all__ = ["PackedExperts", "PackedLinear", "PanelLinear", "can_pack", "pack"]
+__all__ = ["PackedExperts", "PackedLinear", "PanelLinear", "can_pack", "pack", "part_of"]
+
+_QKV, _GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
 class PackedLinear(nn.Module):
@@ -30,6 +34,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
+        self.out_features = weight.shape[0]
         self.register_buffer("weight", torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 1))
         self.register_buffer("bias", None if bias is None else bias.detach())
 
@@ -104,6 +109,30 @@ def pack(model: Decoder, weights: Weights | None = None) -> Decoder:
     if native.available() and model.embed_tokens.weight.device.type == "cpu":
         fuse(model)
     return model
+
+
+def part_of(model: nn.Module, path: str) -> tuple[nn.Module, slice | None]:
+    """What stands for a part of a model that may be packed: itself, or what it was joined into.
+
+    Args:
+        model: packed or not.
+        path: of the part before.
+
+    Returns:
+        the part, and where its outputs are among those of several; None where there are no others.
+    """
+    *outer, name = path.split(".")
+    owner: Any = model
+    for word in outer:
+        owner = inside(getattr(owner, word))
+    if name in _QKV and getattr(owner, "qkv_proj", None):
+        ends = [0, *accumulate(owner.sizes)]
+        return owner.qkv_proj, slice(ends[_QKV.index(name)], ends[_QKV.index(name) + 1])
+    if name in _GATE_UP and getattr(owner, "gate_up_proj", None):
+        size = owner.gate_up_proj.out_features // 2
+        return owner.gate_up_proj, slice(0, size) if name == _GATE_UP[0] else slice(size, 2 * size)
+    part: nn.Module = getattr(owner, name)
+    return part, None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ A layer's keys lie slot by slot, (slots, K, D): token p of a sequence stands in 
 that is a group, and all layers without a window are one too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,12 +35,14 @@ class Chunk:
         tables: for each group the blocks of the sequence, those of the new tokens included; what lies behind a window
             may be any number.
         planned: tokens the sequence may have at most; what dynamic rotary scaling chooses its base by.
+        adapter: the number of that under which they are computed, see `engine.adapted`; 0 for none.
     """
 
     tokens: Sequence[int]
     start: int
     tables: Sequence[Sequence[int]]
     planned: int
+    adapter: int = 0
 
     @property
     def end(self) -> int:
@@ -169,12 +171,15 @@ class PagedContext:
         memory: where keys and values live.
         chunks: the sequences' new tokens; those of one sequence in order, if there are several.
         alone: whether no two sequences share a product, so that nothing can depend on who else is there.
+        changed: layers whose parts must be called one by one, since something else changes what they make.
     """
 
     caches = True
 
-    def __init__(self, memory: PagedMemory, chunks: Sequence[Chunk], *, alone: bool = False) -> None:
-        self._memory, self._chunks, self._alone = memory, chunks, alone
+    def __init__(
+        self, memory: PagedMemory, chunks: Sequence[Chunk], *, alone: bool = False, changed: Container[int] = ()
+    ) -> None:
+        self._memory, self._chunks, self._alone, self._changed = memory, chunks, alone, changed
         self._groups: dict[int, _GroupStep] = {}
         self._device = next(memory.tensors()).device
         self.ids = self._row([token for chunk in chunks for token in chunk.tokens])
@@ -205,15 +210,15 @@ class PagedContext:
         return out.transpose(0, 1)[None]
 
     def walk(self, layer: int, x: Tensor, scores: Scores) -> LayerTables | None:
-        """What a native operator needs to do all of a layer by itself, or None where it cannot: for rows of padding, or
-        where no two sequences may share a product.
+        """What a native operator needs to do all of a layer by itself, or None where it cannot: for rows of padding,
+        where no two sequences may share a product, or where an adapter changes the layer.
 
         Args:
             layer: as of `attend`.
             x: the layer's input, (1, N, E).
             scores: the layer's.
         """
-        if self._alone or x.shape[1] > self.ids.shape[1]:
+        if self._alone or layer in self._changed or x.shape[1] > self.ids.shape[1]:
             return None
         step = self._group(self._memory.group_of(scores.window))
         keys, values = self._memory.kept(layer)

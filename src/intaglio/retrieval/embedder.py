@@ -60,7 +60,7 @@ class _SentenceTransformers:
     def __init__(self, directory: Path, name: str) -> None:
         library = needs("sentence_transformers", "sentence-transformers", name, extra="rag")
         self._model = library.SentenceTransformer(str(directory), local_files_only=True, trust_remote_code=False)
-        self.name, self.dimension = name, int(self._model.get_sentence_embedding_dimension())
+        self.name, self.dimension = name, len(self._model.encode_document("one text"))  # its method's name changed
 
     def embed(self, texts: Sequence[str], *, query: bool) -> np.ndarray:
         """See `Embedder`."""

@@ -14,6 +14,7 @@ from intaglio.serving.auth import Auth
 from intaglio.serving.errors import add_error_handlers
 from intaglio.serving.limits import BodyLimit
 from intaglio.serving.observe import Observe
+from intaglio.serving.routes.adapters import absent_adapter_routes, adapter_routes
 from intaglio.serving.routes.openai import openai_routes
 from intaglio.serving.routes.operations import operation_routes, page_routes, public_paths
 from intaglio.serving.routes.tokens import token_routes
@@ -54,6 +55,7 @@ def create_app(service: Service, *, api_keys: Sequence[str] = (), cors_origins: 
     )
     app.state.service = service
     add_error_handlers(app)
-    for routes in (openai_routes, token_routes, operation_routes):
+    adapters = absent_adapter_routes if service.adapter_folder is None else adapter_routes
+    for routes in (openai_routes, adapters, token_routes, operation_routes):
         app.include_router(routes)
     return app

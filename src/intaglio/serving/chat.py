@@ -13,7 +13,7 @@ from starlette.responses import Response
 from intaglio.engine.interface import Output
 from intaglio.serving.answers import answer
 from intaglio.serving.documents import Documents, not_found, with_sources
-from intaglio.serving.generation import Outputs, Tally, begin, gathered
+from intaglio.serving.generation import Outputs, Tally, begin, gathered, speaking, stop_reason
 from intaglio.serving.logprobs import chat_logprobs, prompt_logprobs
 from intaglio.serving.prompts import Job, chat_ids, fitted, job, template_for
 from intaglio.serving.protocol.chat import (
@@ -40,8 +40,7 @@ async def answer_chat(request: Request, service: Service, body: ChatBody) -> Res
     Raises:
         ApiError, UserError, EngineUnavailable, ClientGone: see `errors`.
     """
-    service.check_ready()
-    service.check_model(body.model)
+    service = speaking(request, service, body.model)
     service.limits.check_choices(body.n)
     asked, parser, documents = await asyncio.to_thread(_prepare, service, body)
     if documents and documents.silent:
@@ -183,8 +182,8 @@ class _Chat:
         self._tally.add(0, output)
         logprobs = chat_logprobs(self._service.tokenizer, output.logprobs or []) if self._body.logprobs else None
         details: dict[str, Any] = {"logprobs": logprobs, "finish_reason": choice.finish_reason(output)}
-        if output.stop_reason is not None:
-            details["stop_reason"] = output.stop_reason
+        if (reason := stop_reason(self._service, self._body, output)) is not None:
+            details["stop_reason"] = reason
         if self._body.return_token_ids:
             details["token_ids"] = output.token_ids
         if self._documents and output.finish_reason:

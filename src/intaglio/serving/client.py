@@ -1,6 +1,6 @@
 """What the API asks of an engine, wherever it runs: in a process of its own, in a thread, or in a test's script."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Literal, Protocol
 
 from intaglio.engine.interface import EngineStats, Output, Pooling
@@ -41,6 +41,7 @@ class AsyncEngine(Protocol):
         *,
         priority: int = 0,
         salt: bytes = b"",
+        adapter: str | None = None,
         arrival: float | None = None,
     ) -> AsyncGenerator[Output, None]:
         """What is added to the answer, step by step and choice by choice, until all `params.n` choices have ended.
@@ -53,6 +54,7 @@ class AsyncEngine(Protocol):
             params: how it is sampled and ended.
             priority: of requests that wait, the lowest goes first, under the policy `priority`.
             salt: prompts with unlike salts share no cached blocks.
+            adapter: the name of one that is loaded; None for the model as it is.
             arrival: `time.monotonic()` when the request came, for the metrics; None for now.
 
         Raises:
@@ -67,15 +69,20 @@ class AsyncEngine(Protocol):
         """
 
     async def embed(
-        self, prompts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
     ) -> list[list[float]]:
-        """One vector a prompt.
+        """One vector a prompt; under one adapter, or none.
 
         Raises:
             UserError, EngineUnavailable: as `generate`.
         """
 
-    async def score(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
+    async def score(self, prompts: Sequence[Sequence[int]], *, adapter: str | None = None) -> list[list[float]]:
         """What a reward or classifier model says of each prompt: one number, or one a class.
 
         Raises:
@@ -86,5 +93,29 @@ class AsyncEngine(Protocol):
         """How the engine stands.
 
         Raises:
+            EngineUnavailable: as `generate`.
+        """
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """The names of the adapters that requests may run under."""
+
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """Reads an adapter; an engine that dies and is started again reads it again.
+
+        Args:
+            name: what requests call it.
+            directory: in PEFT's format; the engine's process reads it.
+
+        Raises:
+            UserError: the name is taken, or the directory holds no adapter for this model.
+            EngineUnavailable: as `generate`.
+        """
+
+    async def unload_adapter(self, name: str) -> None:
+        """Takes no further request under an adapter; those that run keep it to their end.
+
+        Raises:
+            UserError: there is none of this name.
             EngineUnavailable: as `generate`.
         """

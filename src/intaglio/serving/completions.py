@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from intaglio.engine.interface import Output
 from intaglio.serving.answers import answer
-from intaglio.serving.generation import Outputs, Tally, begin, gathered
+from intaglio.serving.generation import Outputs, Tally, begin, gathered, speaking, stop_reason
 from intaglio.serving.logprobs import LogprobWriter, prompt_logprobs, token_texts
 from intaglio.serving.prompts import Job, fitted, job, text_ids
 from intaglio.serving.protocol.common import Answer
@@ -35,8 +35,7 @@ async def answer_completion(request: Request, service: Service, body: Completion
     Raises:
         ApiError, UserError, EngineUnavailable, ClientGone: see `errors`.
     """
-    service.check_ready()
-    service.check_model(body.model)
+    service = speaking(request, service, body.model)
     service.limits.check_choices(body.n)
     service.limits.check_prompts(len(body.prompts), "prompt")
     asked = await asyncio.to_thread(_prepare, service, body)
@@ -151,8 +150,8 @@ class _Completion:
     def _more(self, place: int, output: Output, begins: bool) -> dict[str, Any]:
         """What is told of a choice only where it was asked for, or where there is any."""
         more: dict[str, Any] = {}
-        if output.stop_reason is not None:
-            more["stop_reason"] = output.stop_reason
+        if (reason := stop_reason(self._service, self._body, output)) is not None:
+            more["stop_reason"] = reason
         if self._body.prompt_logprobs is not None:
             more["prompt_logprobs"] = prompt_logprobs(
                 self._service.tokenizer, self._told[place], self._body.prompt_logprobs

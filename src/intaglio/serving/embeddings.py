@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from intaglio.serving.answers import json_answer
-from intaglio.serving.generation import unless_gone
+from intaglio.serving.generation import speaking, unless_gone
 from intaglio.serving.prompts import fitted, text_ids
 from intaglio.serving.protocol.common import Usage
 from intaglio.serving.protocol.embeddings import Embedding, EmbeddingBody, Embeddings
@@ -24,12 +24,11 @@ async def answer_embeddings(request: Request, service: Service, body: EmbeddingB
     Raises:
         ApiError, UserError, EngineUnavailable, ClientGone: see `errors`.
     """
-    service.check_ready()
-    service.check_model(body.model)
+    service = speaking(request, service, body.model)
     service.limits.check_prompts(len(body.inputs), "input")
     prompts = await asyncio.to_thread(_prepare, service, body)
     with service.admission.admit(len(prompts)):
-        embedding = service.engine.embed(prompts, pooling=service.pooling, normalize=True)
+        embedding = service.engine.embed(prompts, pooling=service.pooling, normalize=True, adapter=service.adapter)
         vectors = await unless_gone(request, embedding)
     read = sum(map(len, prompts))
     data = [

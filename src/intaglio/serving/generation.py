@@ -18,7 +18,7 @@ from intaglio.serving.protocol.common import PromptTokensDetails, Usage
 from intaglio.serving.protocol.sampling import SamplingBody
 from intaglio.serving.service import Service
 
-__all__ = ["Outputs", "Placed", "Tally", "begin", "gathered", "unless_gone"]
+__all__ = ["Outputs", "Placed", "Tally", "begin", "gathered", "speaking", "stop_reason", "unless_gone"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,6 +49,19 @@ class Outputs:
         """Aborts what still runs, even for a task that is being cancelled."""
         with anyio.CancelScope(shield=True):
             await self._rest.aclose()
+
+
+def speaking(request: Request, service: Service, model: str | None) -> Service:
+    """The service as the model that a request is for gives it; the log will say which adapter that was.
+
+    Raises:
+        EngineUnavailable: it is loading, draining or dead.
+        ApiError: HTTP 404, there is no such model.
+    """
+    service.check_ready()
+    chosen = service.of(model)
+    request.state.adapter = chosen.adapter
+    return chosen
 
 
 async def begin(request: Request, service: Service, jobs: Sequence[Job]) -> Outputs:
@@ -83,6 +96,12 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
         return working.result()
     finally:
         await _cancelled(working, gone)
+
+
+def stop_reason(service: Service, body: SamplingBody, output: Output) -> int | str | None:
+    """What ended a choice, where the request named it: the ends of an adapter's own texts are not told."""
+    reason = output.stop_reason
+    return None if reason in service.ends and reason not in (body.stop_token_ids or ()) else reason
 
 
 async def gathered(outputs: Outputs) -> list[Placed]:
@@ -151,7 +170,9 @@ async def _admitted(
 def _started(service: Service, job: Job, request_id: str, arrival: float) -> AsyncGenerator[Output, None]:
     if service.log_prompts:
         logger.info("%s reads %r", request_id, service.tokenizer.decode(job.prompt_ids, skip_special_tokens=False))
-    return service.engine.generate(request_id, job.prompt_ids, job.params, priority=job.priority, arrival=arrival)
+    return service.engine.generate(
+        request_id, job.prompt_ids, job.params, priority=job.priority, adapter=service.adapter, arrival=arrival
+    )
 
 
 async def _merged(streams: Sequence[AsyncGenerator[Output, None]]) -> AsyncGenerator[Placed, None]:

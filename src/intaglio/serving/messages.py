@@ -13,10 +13,12 @@ from intaglio.engine.interface import EngineConfig, EngineStats, Output
 __all__ = [
     "HEADER",
     "Abort",
+    "Done",
     "Embed",
     "FromEngine",
     "Generate",
     "Launch",
+    "LoadAdapter",
     "Outputs",
     "Ready",
     "Refused",
@@ -24,6 +26,7 @@ __all__ = [
     "Score",
     "Stats",
     "ToEngine",
+    "UnloadAdapter",
     "encode",
     "read_from_engine",
     "read_launch",
@@ -45,13 +48,14 @@ class Launch(msgspec.Struct):
 
 
 class Generate(msgspec.Struct, tag=True):
-    """A request; `params` are those that are not at their defaults."""
+    """A request; `params` are those that are not at their defaults, `adapter` is the name of one that is loaded."""
 
     request_id: str
     prompt_ids: list[int]
     params: dict[str, Any]
     priority: int
     salt: bytes
+    adapter: str | None
 
 
 class Abort(msgspec.Struct, tag=True):
@@ -67,6 +71,7 @@ class Embed(msgspec.Struct, tag=True):
     prompts: list[list[int]]
     pooling: str
     normalize: bool
+    adapter: str | None
 
 
 class Score(msgspec.Struct, tag=True):
@@ -74,6 +79,7 @@ class Score(msgspec.Struct, tag=True):
 
     request_id: str
     prompts: list[list[int]]
+    adapter: str | None
 
 
 class Stats(msgspec.Struct, tag=True):
@@ -82,7 +88,22 @@ class Stats(msgspec.Struct, tag=True):
     request_id: str
 
 
-ToEngine = Generate | Abort | Embed | Score | Stats
+class LoadAdapter(msgspec.Struct, tag=True):
+    """Asks for an adapter to be read from a directory, under a name that is free."""
+
+    request_id: str
+    name: str
+    directory: str
+
+
+class UnloadAdapter(msgspec.Struct, tag=True):
+    """Asks for an adapter to be let go; requests that run under it keep it to their end."""
+
+    request_id: str
+    name: str
+
+
+ToEngine = Generate | Abort | Embed | Score | Stats | LoadAdapter | UnloadAdapter
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -114,7 +135,13 @@ class Replied(msgspec.Struct, tag=True):
     reply: list[list[float]] | EngineStats
 
 
-FromEngine = Ready | Outputs | Refused | Replied
+class Done(msgspec.Struct, tag=True):
+    """What `LoadAdapter` or `UnloadAdapter` asked for has been done."""
+
+    request_id: str
+
+
+FromEngine = Ready | Outputs | Refused | Replied | Done
 
 _encoder = msgspec.msgpack.Encoder()
 read_launch = msgspec.msgpack.Decoder(Launch).decode

@@ -5,7 +5,7 @@ could be sent; what the engine counts is read from it when it is asked for.
 """
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -191,11 +191,12 @@ class MeasuredEngine:
         *,
         priority: int = 0,
         salt: bytes = b"",
+        adapter: str | None = None,
         arrival: float | None = None,
     ) -> AsyncGenerator[Output, None]:
         """See `AsyncEngine`."""
         request = _Request(self._metrics, time.monotonic() if arrival is None else arrival)
-        passed_on = self._engine.generate(request_id, prompt_ids, params, priority=priority, salt=salt)
+        passed_on = self._engine.generate(request_id, prompt_ids, params, priority=priority, salt=salt, adapter=adapter)
         try:
             async with aclosing(passed_on) as outputs:
                 async for output in outputs:
@@ -213,15 +214,33 @@ class MeasuredEngine:
         await self._engine.abort(request_id)
 
     async def embed(
-        self, prompts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
     ) -> list[list[float]]:
         """See `AsyncEngine`."""
-        return await self._engine.embed(prompts, pooling=pooling, normalize=normalize)
+        return await self._engine.embed(prompts, pooling=pooling, normalize=normalize, adapter=adapter)
 
-    async def score(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
+    async def score(self, prompts: Sequence[Sequence[int]], *, adapter: str | None = None) -> list[list[float]]:
         """See `AsyncEngine`."""
-        return await self._engine.score(prompts)
+        return await self._engine.score(prompts, adapter=adapter)
 
     async def stats(self) -> EngineStats:
         """See `AsyncEngine`."""
         return await self._engine.stats()
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """See `AsyncEngine`."""
+        return self._engine.adapters
+
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """See `AsyncEngine`."""
+        await self._engine.load_adapter(name, directory)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `AsyncEngine`."""
+        await self._engine.unload_adapter(name)

@@ -31,7 +31,8 @@ class Observe:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         arrival, request_id = time.monotonic(), uuid.uuid4().hex
-        scope.setdefault("state", {}).update(arrival=arrival, request_id=request_id, log_messages=self._log_messages)
+        state = scope.setdefault("state", {})
+        state.update(arrival=arrival, request_id=request_id, log_messages=self._log_messages, adapter=None)
         status = 0
 
         async def numbered(message: Message) -> None:
@@ -50,7 +51,8 @@ class Observe:
             await error_response(as_api_error(error))(scope, receive, numbered)
         finally:
             took = time.monotonic() - arrival
-            logger.info("%s %s %r %d in %.3f s", request_id, scope["method"], scope["path"], status, took)
+            under = f" under {state['adapter']}" if state["adapter"] else ""
+            logger.info("%s %s %r %d in %.3f s%s", request_id, scope["method"], scope["path"], status, took, under)
 
 
 def log_failure(scope: Scope, error: Exception) -> None:

@@ -140,6 +140,8 @@ def job(service: Service, body: SamplingBody, ids: list[int], most: int | None, 
     if unknown >= service.tokenizer.vocab_size:
         raise ApiError(400, f"{unknown} is no token: there are {service.tokenizer.vocab_size}", param="logit_bias")
     asked = {**service.defaults, **body.sampling_fields(), "max_tokens": room if most is None else most}
+    if service.ends and not asked.get("ignore_eos"):
+        asked["stop_token_ids"] = (*asked.get("stop_token_ids", ()), *sorted(service.ends))
     structured = body.structured()
     if structured is not None:
         asked["structured"] = structured

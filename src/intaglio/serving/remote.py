@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from intaglio.engine.interface import EngineConfig, EngineStats, Output, Pooling
@@ -20,12 +20,13 @@ from intaglio.errors import UserError
 from intaglio.serving import messages
 from intaglio.serving.client import EngineUnavailable, State
 from intaglio.serving.messages import HEADER, Launch
-from intaglio.serving.worker import SteppedEngine, work
+from intaglio.serving.worker import ReadAdapter, SteppedEngine, work
 
 __all__ = ["LocalEngine", "ProcessEngine", "RemoteEngine"]
 
 logger = logging.getLogger(__name__)
 
+_NO_ADAPTERS: Mapping[str, str] = {}
 _PATIENCE = 10.0
 """Seconds that an engine which was asked to end has for its last step."""
 
@@ -67,10 +68,12 @@ class RemoteEngine:
 
     Args:
         launch: what is told to the other side first.
+        adapters: the directories of those that are loaded before it counts as ready, by name.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, adapters: Mapping[str, str] = _NO_ADAPTERS) -> None:
         self._launch = launch
+        self._adapters = dict(adapters)
         self._state: State = "loading"
         self._max_model_len = 0
         self._streams: dict[str, _Stream] = {}
@@ -105,16 +108,29 @@ class RemoteEngine:
         """Starts the engine and waits until its model stands; after its death, starts it again.
 
         Raises:
-            UserError: there is no such model, or no room for it.
+            UserError: there is no such model, no room for it, or an adapter that is none for it.
             EngineUnavailable: it died while it loaded.
         """
-        self._state = "loading"
+        self._state, again = "loading", self._listener is not None
         reader, self._writer = await asyncio.open_connection(sock=await self._open())
         ready = self._calls[""] = asyncio.get_running_loop().create_future()
         self._listener = asyncio.create_task(self._listen(reader))
         self._send(self._launch)
         self._max_model_len = await ready
+        for name in list(self._adapters):
+            await self._equip(name, again)
         self._state = "ready"
+
+    async def _equip(self, name: str, again: bool) -> None:
+        """Loads an adapter before requests come; one that can be loaded no more does not take the model with it."""
+        self._require("loading")
+        try:
+            await self._call(lambda number: messages.LoadAdapter(number, name, self._adapters[name]))
+        except UserError as error:
+            if not again:
+                raise
+            logger.error("the adapter %s is lost: %s", name, error)
+            del self._adapters[name]
 
     async def ended(self) -> None:
         """Waits until the engine has hung up and is no more, so that two never hold memory at once."""
@@ -153,6 +169,7 @@ class RemoteEngine:
         *,
         priority: int = 0,
         salt: bytes = b"",
+        adapter: str | None = None,
         arrival: float | None = None,
     ) -> AsyncGenerator[Output, None]:
         """See `AsyncEngine`."""
@@ -162,7 +179,7 @@ class RemoteEngine:
         stream = self._streams[request_id] = _Stream(request_id, params.n)
         asked = params.model_dump(mode="json", exclude_defaults=True)
         try:
-            self._send(messages.Generate(request_id, list(prompt_ids), asked, priority, salt))
+            self._send(messages.Generate(request_id, list(prompt_ids), asked, priority, salt, adapter))
             while not stream.ended:
                 yield await stream.next()
         finally:
@@ -177,22 +194,45 @@ class RemoteEngine:
             self._streams[request_id].abort()
 
     async def embed(
-        self, prompts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
     ) -> list[list[float]]:
         """See `AsyncEngine`."""
         self._require("ready")
         ids = [list(prompt) for prompt in prompts]
-        return await self._call(lambda number: messages.Embed(number, ids, pooling, normalize))
+        return await self._call(lambda number: messages.Embed(number, ids, pooling, normalize, adapter))
 
-    async def score(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
+    async def score(self, prompts: Sequence[Sequence[int]], *, adapter: str | None = None) -> list[list[float]]:
         """See `AsyncEngine`."""
         self._require("ready")
-        return await self._call(lambda number: messages.Score(number, [list(prompt) for prompt in prompts]))
+        ids = [list(prompt) for prompt in prompts]
+        return await self._call(lambda number: messages.Score(number, ids, adapter))
 
     async def stats(self) -> EngineStats:
         """See `AsyncEngine`."""
         self._require("ready", "draining")
         return await self._call(messages.Stats)
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """See `AsyncEngine`."""
+        return self._adapters.keys()
+
+    async def load_adapter(self, name: str, directory: str) -> None:
+        """See `AsyncEngine`."""
+        self._require("ready")
+        await self._call(lambda number: messages.LoadAdapter(number, name, directory))
+        self._adapters[name] = directory
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `AsyncEngine`."""
+        self._require("ready")
+        self._adapters.pop(name, None)  # at once: no request may come between
+        await self._call(lambda number: messages.UnloadAdapter(number, name))
 
     async def _open(self) -> socket.socket:
         """Starts the other side and returns our end."""
@@ -240,6 +280,8 @@ class RemoteEngine:
                 self._resolve("", message.max_model_len)
             case messages.Replied():
                 self._resolve(message.request_id, message.reply)
+            case messages.Done():
+                self._resolve(message.request_id, None)
             case messages.Refused():
                 error = UserError(message.what, where=message.where, mend=message.mend)
                 if message.request_id in self._streams:
@@ -273,6 +315,7 @@ class ProcessEngine(RemoteEngine):
         device: `cpu`, `cuda`, `mps`.
         threads: CPU threads of the engine; None for as many as it finds.
         command: what starts the process; the number of its socket is added.
+        adapters: see `RemoteEngine`.
     """
 
     def __init__(
@@ -284,8 +327,9 @@ class ProcessEngine(RemoteEngine):
         device: str = "cpu",
         threads: int | None = None,
         command: Sequence[str] = (sys.executable, "-m", "intaglio.serving.worker"),
+        adapters: Mapping[str, str] = _NO_ADAPTERS,
     ) -> None:
-        super().__init__(Launch(model, dtype, device, threads, config))
+        super().__init__(Launch(model, dtype, device, threads, config), adapters)
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._end: socket.socket | None = None
@@ -320,23 +364,37 @@ class ProcessEngine(RemoteEngine):
             await asyncio.to_thread(self._process.wait)
 
 
+def _read_none(directory: str) -> Any:
+    raise UserError("this engine takes no adapters")
+
+
 class LocalEngine(RemoteEngine):
     """An engine in a thread of this process: the same messages over the same kind of socket.
 
     Args:
         engine: what runs; nobody else may use it meanwhile.
+        read_adapter: reads adapters for its model.
+        adapters: see `RemoteEngine`.
     """
 
-    def __init__(self, engine: SteppedEngine) -> None:
-        super().__init__(Launch("", None, "cpu", None, EngineConfig()))
-        self._engine = engine
+    def __init__(
+        self,
+        engine: SteppedEngine,
+        read_adapter: ReadAdapter = _read_none,
+        adapters: Mapping[str, str] = _NO_ADAPTERS,
+    ) -> None:
+        super().__init__(Launch("", None, "cpu", None, EngineConfig()), adapters)
+        self._engine, self._read_adapter = engine, read_adapter
         self._thread: threading.Thread | None = None
 
     async def _open(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        self._thread = threading.Thread(target=work, args=(theirs, lambda _: self._engine), daemon=True)
+        self._thread = threading.Thread(target=work, args=(theirs, self._build), daemon=True)
         self._thread.start()
         return ours
+
+    def _build(self, launch: Launch) -> tuple[SteppedEngine, ReadAdapter]:
+        return self._engine, self._read_adapter
 
     async def _close(self) -> None:
         if self._thread is not None:

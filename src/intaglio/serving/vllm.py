@@ -10,11 +10,12 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from intaglio.engine.interface import EngineConfig
 from intaglio.errors import UserError
+from intaglio.serving.adapters import check_free
 
 __all__ = ["Handover", "find_vllm"]
 
@@ -26,7 +27,26 @@ _CONFIG = {
     "policy": "--scheduling-policy",
     "kv_memory_bytes": "--kv-cache-memory-bytes",
 }
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM has room for, as its `--max-lora-rank`."""
 _UNKNOWN = ("num_blocks", "weights", "deterministic")
+
+
+def _rank_of(folder: str) -> int:
+    """The room that an adapter's rank takes at vLLM, which reads ranks and scales of single modules as if not there.
+
+    Raises:
+        UserError: no adapter, or one that vLLM would run as another.
+    """
+    from intaglio.adapters.peft_config import read_config
+    from intaglio.adapters.peft_files import CONFIG, config_of_adapter
+
+    spec, _ = read_config(config_of_adapter(Path(folder)), f"{folder}/{CONFIG}")
+    room = next((rank for rank in _RANKS if rank >= spec.r), None)
+    if room is None or spec.rank_pattern or spec.alpha_pattern:
+        what = f"vLLM takes one rank of {_RANKS[-1]} at most, and one alpha"
+        raise UserError(what, where=folder, mend="merge it (`intaglio merge`) and serve the merged model")
+    return room
 
 
 def find_vllm() -> str:
@@ -63,6 +83,7 @@ class Handover:
         cors_origins: see `create_app`.
         drain_s: seconds that running requests have once the server is to end.
         log_prompts: whether prompts may be written to the log.
+        adapters: PEFT directories by the names that clients call them.
     """
 
     model: Path
@@ -78,12 +99,13 @@ class Handover:
     cors_origins: tuple[str, ...] = ()
     drain_s: float = 30
     log_prompts: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks that vLLM can do what is asked for.
 
         Raises:
-            UserError: the model is a file, there are several keys, or an option is asked for that vLLM lacks.
+            UserError: the model is a file, there are several keys, or vLLM lacks an option or cannot take an adapter.
         """
         if not self.model.is_dir():
             raise UserError("vLLM reads directories", where=str(self.model), mend="run `intaglio convert FILE DIR`")
@@ -91,6 +113,9 @@ class Handover:
             raise UserError("vLLM takes one key", where="--api-key", mend="give one")
         for name in self._changed(_UNKNOWN):
             raise UserError("vLLM has no such option", where=f"--{name.replace('_', '-')}", mend="leave it out")
+        for name, folder in self.adapters.items():
+            check_free(name, self.names)
+            _rank_of(folder)
 
     @property
     def arguments(self) -> list[str]:
@@ -120,6 +145,10 @@ class Handover:
             yield from ("--allowed-origins", json.dumps(self.cors_origins))
         if self.log_prompts:
             yield "--enable-log-requests"
+        if self.adapters:
+            yield from ("--enable-lora", "--max-loras", str(len(self.adapters)))  # all of them in one batch
+            yield from ("--max-lora-rank", str(max(map(_rank_of, self.adapters.values()))))
+            yield from ("--lora-modules", *(f"{name}={folder}" for name, folder in self.adapters.items()))
 
     def _changed(self, names: Mapping[str, str] | tuple[str, ...]) -> list[str]:
         return [name for name in names if getattr(self.config, name) != getattr(EngineConfig(), name)]

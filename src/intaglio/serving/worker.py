@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from intaglio.engine.interface import EngineStats, Output
@@ -18,9 +19,12 @@ from intaglio.errors import UserError
 from intaglio.serving import messages
 from intaglio.serving.messages import HEADER, Launch
 
-__all__ = ["SteppedEngine", "main", "work"]
+__all__ = ["Build", "ReadAdapter", "SteppedEngine", "main", "work"]
 
 logger = logging.getLogger(__name__)
+
+ReadAdapter = Callable[[str], Any]
+"""Reads a PEFT directory into what the engine takes as an adapter of its model, or raises `UserError`."""
 
 
 class SteppedEngine(Protocol):
@@ -42,6 +46,7 @@ class SteppedEngine(Protocol):
         *,
         priority: int = 0,
         salt: bytes = b"",
+        adapter: str | None = None,
     ) -> None:
         """Queues a request, or raises `UserError` where it can never be answered."""
 
@@ -54,11 +59,28 @@ class SteppedEngine(Protocol):
     def stats(self) -> EngineStats:
         """The engine at this moment."""
 
-    def embed(self, prompts: Sequence[Sequence[int]], *, pooling: Any = "mean", normalize: bool = True) -> Any:
+    def embed(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        pooling: Any = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
+    ) -> Any:
         """A tensor with a vector a prompt."""
 
-    def score(self, prompts: Sequence[Sequence[int]]) -> Any:
+    def score(self, prompts: Sequence[Sequence[int]], *, adapter: str | None = None) -> Any:
         """A row of numbers a prompt."""
+
+    def load_adapter(self, name: str, updates: Any) -> None:
+        """Takes an adapter, or raises `UserError` where the name is taken."""
+
+    def unload_adapter(self, name: str) -> None:
+        """Lets an adapter go once nothing runs under it, or raises `UserError` where there is none of this name."""
+
+
+Build = Callable[[Launch], tuple[SteppedEngine, ReadAdapter]]
+"""Makes the engine of a launch, and what reads adapters for it; or raises `UserError`."""
 
 
 class _Hung(Exception):
@@ -100,8 +122,8 @@ class _Inbox:
 class _Worker:
     """One engine and the socket over which it is asked."""
 
-    def __init__(self, engine: SteppedEngine, sock: socket.socket, inbox: _Inbox) -> None:
-        self._engine, self._sock, self._inbox = engine, sock, inbox
+    def __init__(self, engine: SteppedEngine, read: ReadAdapter, sock: socket.socket, inbox: _Inbox) -> None:
+        self._engine, self._read, self._sock, self._inbox = engine, read, sock, inbox
         self._computed = 0
 
     def run(self) -> None:
@@ -125,31 +147,52 @@ class _Worker:
             self._send(messages.Refused(message.request_id, error.what, error.where, error.mend))
         else:
             if reply is not None:
-                self._send(messages.Replied(message.request_id, reply))
+                self._send(reply)
 
-    def _answer(self, message: messages.ToEngine) -> list[list[float]] | EngineStats | None:
+    def _answer(self, message: messages.ToEngine) -> messages.Replied | messages.Done | None:
+        number = message.request_id
         match message:
             case messages.Generate():
-                params = SamplingParams(**message.params)
-                self._engine.add(
-                    message.request_id, message.prompt_ids, params, priority=message.priority, salt=message.salt
-                )
+                self._add(message)
             case messages.Abort():
-                self._engine.abort(message.request_id)
+                self._engine.abort(number)
             case messages.Embed():
-                vectors = self._engine.embed(message.prompts, pooling=message.pooling, normalize=message.normalize)
-                return vectors.tolist()
+                return messages.Replied(number, self._embed(message))
             case messages.Score():
-                return [[found] if isinstance(found, float) else found for found in self._engine.score(message.prompts)]
+                scores = self._engine.score(message.prompts, adapter=message.adapter)
+                return messages.Replied(number, [[one] if isinstance(one, float) else one for one in scores])
             case messages.Stats():
-                return self._engine.stats()
+                return messages.Replied(number, self._engine.stats())
+            case messages.LoadAdapter():
+                self._engine.load_adapter(message.name, self._read(message.directory))
+                return messages.Done(number)
+            case messages.UnloadAdapter():
+                self._engine.unload_adapter(message.name)
+                return messages.Done(number)
         return None
+
+    def _add(self, asked: messages.Generate) -> None:
+        self._engine.add(
+            asked.request_id,
+            asked.prompt_ids,
+            SamplingParams(**asked.params),
+            priority=asked.priority,
+            salt=asked.salt,
+            adapter=asked.adapter,
+        )
+
+    def _embed(self, asked: messages.Embed) -> list[list[float]]:
+        made = self._engine.embed(
+            asked.prompts, pooling=asked.pooling, normalize=asked.normalize, adapter=asked.adapter
+        )
+        vectors: list[list[float]] = made.tolist()
+        return vectors
 
     def _send(self, message: messages.FromEngine) -> None:
         self._sock.sendall(messages.encode(message))
 
 
-def work(sock: socket.socket, build: Callable[[Launch], SteppedEngine]) -> None:
+def work(sock: socket.socket, build: Build) -> None:
     """Reads the launch, builds the engine and answers until the other side hangs up.
 
     A launch that cannot be (no such model, too little memory) is told to the other side.
@@ -158,18 +201,18 @@ def work(sock: socket.socket, build: Callable[[Launch], SteppedEngine]) -> None:
     try:
         (launch,) = inbox.take(wait=True)  # nothing else is sent before we are ready
         try:
-            engine = build(messages.read_launch(launch))
+            engine, read = build(messages.read_launch(launch))
         except UserError as error:
             sock.sendall(messages.encode(messages.Refused("", error.what, error.where, error.mend)))
             return
-        _Worker(engine, sock, inbox).run()
+        _Worker(engine, read, sock, inbox).run()
     except (_Hung, BrokenPipeError, ConnectionResetError):
         logger.debug("the API has hung up")
     finally:
         sock.close()
 
 
-def main(build: Callable[[Launch], SteppedEngine] | None = None) -> None:
+def main(build: Build | None = None) -> None:
     """The process: the socket is the file whose number is the last argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the API decides when this one ends
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -178,15 +221,26 @@ def main(build: Callable[[Launch], SteppedEngine] | None = None) -> None:
         work(sock, build or _build)
 
 
-def _build(launch: Launch) -> SteppedEngine:
+def _build(launch: Launch) -> tuple[SteppedEngine, ReadAdapter]:
     """The engine with a real model; what it needs is imported here, so that other engines do without."""
     import torch
 
+    from intaglio.checkpoints.models import find_model
     from intaglio.engine.llm import LLM
 
     if launch.threads:
         torch.set_num_threads(launch.threads)
-    return LLM(launch.model, dtype=launch.dtype, device=launch.device, config=launch.config).engine
+    llm = LLM(launch.model, dtype=launch.dtype, device=launch.device, config=launch.config)
+
+    def read(directory: str) -> Any:
+        from intaglio.adapters.served import read_updates
+
+        updates = read_updates(Path(directory), llm.model, find_model(launch.model))
+        for note in updates.notes:
+            logger.warning("%s", note)
+        return updates
+
+    return llm.engine, read
 
 
 if __name__ == "__main__":

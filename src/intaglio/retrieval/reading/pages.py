@@ -126,5 +126,5 @@ def _is_skipped(element: Any) -> bool:
 
 
 def _text_of(heading: Any) -> str:
-    links = set(heading.find_all(class_=list(_PERMALINKS)))
-    return "".join(text for text in heading.strings if not links.intersection(text.parents))
+    links = {id(text) for link in heading.find_all(class_=list(_PERMALINKS)) for text in link.strings}
+    return "".join(text for text in heading.strings if id(text) not in links)  # a hash would write out the element

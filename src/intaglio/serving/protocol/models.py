@@ -1,4 +1,4 @@
-"""`/v1/models` and the routes that show the tokenizer: what is asked and what is answered."""
+"""`/v1/models`, and the routes that load adapters and show the tokenizer: what is asked and what is answered."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,11 +7,22 @@ from pydantic import Field
 from intaglio.serving.protocol.chat import MessageBody, ToolBody
 from intaglio.serving.protocol.common import Answer, Body, Listed, TokenIds
 
-__all__ = ["DetokenizeBody", "Detokenized", "ModelCard", "ModelList", "TokenizeBody", "Tokenized", "TokenizerInfo"]
+__all__ = [
+    "DetokenizeBody",
+    "Detokenized",
+    "LoadAdapterBody",
+    "ModelCard",
+    "ModelList",
+    "TokenizeBody",
+    "Tokenized",
+    "TokenizerInfo",
+    "UnloadAdapterBody",
+    "Unloaded",
+]
 
 
 class ModelCard(Answer):
-    """A model that is served; `root` is where it came from."""
+    """A model or an adapter that is served; `root` is where it came from, `parent` the model that an adapter is for."""
 
     id: str
     object: Literal["model"]
@@ -27,6 +38,32 @@ class ModelList(Answer):
 
     object: Literal["list"]
     data: list[ModelCard]
+
+
+class LoadAdapterBody(Body):
+    """A PEFT directory to load, by vLLM's names for these things.
+
+    Attributes:
+        lora_name: what requests will call it: letters, digits, `_` and `-`.
+        lora_path: in the folder that adapters are loaded from; relative to it, or absolute.
+    """
+
+    lora_name: Annotated[str, Field(pattern=r"^[\w-]+$", max_length=256)]
+    lora_path: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class UnloadAdapterBody(Body):
+    """An adapter to let go."""
+
+    lora_name: str
+
+
+class Unloaded(Answer):
+    """The name is free again."""
+
+    id: str
+    object: Literal["model"]
+    deleted: Literal[True]
 
 
 class TokenizeBody(Body):

@@ -1,4 +1,4 @@
-"""What all routes share: how a body is read, what errors look like in the OpenAPI document, and the service."""
+"""What routes share: how a body is read, what errors look like in the OpenAPI document, the service and its models."""
 
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from intaglio.serving.errors import ApiError
 from intaglio.serving.protocol.common import ErrorAnswer
+from intaglio.serving.protocol.models import ModelCard
 from intaglio.serving.service import Service
 
-__all__ = ["Served", "router"]
+__all__ = ["Served", "model_card", "router"]
 
 
 class _StrictRequest(Request):
@@ -41,6 +42,20 @@ def router() -> APIRouter:
     """For routes that read JSON strictly and answer errors with error objects."""
     errors: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}}
     return APIRouter(route_class=_StrictRoute, responses=errors)
+
+
+def model_card(service: Service, name: str) -> ModelCard:
+    """What `/v1/models` says of the model under one of its names, or of an adapter."""
+    adapter = service.adapters.get(name)
+    return ModelCard(
+        id=name,
+        object="model",
+        created=adapter.created if adapter else service.created,
+        owned_by="intaglio",
+        root=adapter.root if adapter else service.root or service.names[0],
+        parent=service.names[0] if adapter else None,
+        max_model_len=service.engine.max_model_len,
+    )
 
 
 def _service(request: Request) -> Service:

@@ -11,8 +11,7 @@ from intaglio.serving.protocol.chat import ChatBody, ChatCompletion
 from intaglio.serving.protocol.completions import Completion, CompletionBody
 from intaglio.serving.protocol.embeddings import EmbeddingBody, Embeddings
 from intaglio.serving.protocol.models import ModelCard, ModelList
-from intaglio.serving.routes.base import Served, router
-from intaglio.serving.service import Service
+from intaglio.serving.routes.base import Served, model_card, router
 
 __all__ = ["openai_routes"]
 
@@ -39,26 +38,15 @@ async def embeddings(request: Request, service: Served, body: EmbeddingBody) -> 
 
 @openai_routes.get("/v1/models", response_model=ModelList)
 async def models(service: Served) -> Response:
-    """Lists what is served, under each of its names."""
+    """Lists what is served, the model under each of its names, then its adapters."""
     service.check_ready()
-    return json_answer(ModelList(object="list", data=[_card(service, name) for name in service.names]))
+    names = [*service.names, *service.adapters]
+    return json_answer(ModelList(object="list", data=[model_card(service, name) for name in names]))
 
 
 @openai_routes.get("/v1/models/{name:path}", response_model=ModelCard)
 async def model(service: Served, name: str) -> Response:
-    """Describes one model."""
+    """Describes one model or adapter."""
     service.check_ready()
-    service.check_model(name)
-    return json_answer(_card(service, name))
-
-
-def _card(service: Service, name: str) -> ModelCard:
-    return ModelCard(
-        id=name,
-        object="model",
-        created=service.created,
-        owned_by="intaglio",
-        root=service.root or service.names[0],
-        parent=None,
-        max_model_len=service.engine.max_model_len,
-    )
+    service.of(name)
+    return json_answer(model_card(service, name))

@@ -20,7 +20,7 @@ token_routes = router()
 async def tokenize(service: Served, body: TokenizeBody) -> Response:
     """The ids of a text or a conversation, as completions and chat would read it."""
     service.check_ready()
-    service.check_model(body.model)
+    service = service.of(body.model)
     ids = await asyncio.to_thread(_ids, service, body)
     spelt = {"token_strs": [service.tokenizer.token(i) or "" for i in ids]} if body.return_token_strs else {}
     return json_answer(Tokenized(tokens=ids, count=len(ids), max_model_len=service.engine.max_model_len, **spelt))
@@ -29,8 +29,8 @@ async def tokenize(service: Served, body: TokenizeBody) -> Response:
 @token_routes.post("/detokenize", response_model=Detokenized)
 async def detokenize(service: Served, body: DetokenizeBody) -> Response:
     """The text of ids."""
-    service.check_model(body.model)
-    return json_answer(Detokenized(prompt=service.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+    tokenizer = service.of(body.model).tokenizer
+    return json_answer(Detokenized(prompt=tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
 
 @token_routes.get("/tokenizer_info", response_model=TokenizerInfo)
