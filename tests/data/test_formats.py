@@ -1,6 +1,7 @@
 """Formats of training data: told by their keys, read into samples, converted where nothing is lost."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -61,12 +62,36 @@ DETECTED: list[tuple[Any, str]] = [
     ({"instruction": "a", "input": "b", "output": "c", "text": "rendered"}, "alpaca"),
     ({"input_ids": [1], "labels": [1], "text": "a"}, "tokens"),
     ({"text": "a", "messages": None}, "text"),
+    ({"chosen": "a", "rejected": "b"}, "preference"),
+    ({"prompt": "a", "chosen": CHAT, "rejected": CHAT, "score": 1}, "preference"),
+    ({"prompt": "a", "chosen": CHAT, "rejected": CHAT, "messages": CHAT}, "messages"),  # rendered for fine-tuning
+    ({"prompt": "a", "answers": ["b", "c"]}, "ranked"),
+    ({"prompt": "a", "completion": "b", "label": False}, "unpaired"),
+    ({"prompt": "a", "completion": "b", "label": "True"}, "unpaired"),
+    ({"prompt": "a", "completion": "b", "label": 1}, "prompt_completion"),  # a class, as likely as a judgement
+    ({"prompt": "a", "completion": "b", "label": "sports"}, "prompt_completion"),
+    ({"prompt": "a", "answer": 7}, "prompt"),
+    ({"prompt": "a", "text": "a b"}, "text"),
 ]
 
 
 @pytest.mark.parametrize(("value", "format"), DETECTED)
 def test_formats_are_told_by_keys(value: Any, format: str) -> None:
     assert detect(Row(value, "f:1")) == format
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ({"chosen": "a", "rejected": "b"}, "compares two answers (keys: chosen, rejected); the objectives dpo, orpo"),
+        ({"prompt": "a", "answers": ["b", "c"]}, "ranks answers"),
+        ({"prompt": "a", "completion": "b", "label": True}, "judges an answer (keys: prompt, completion, label)"),
+        ({"prompt": "a", "completions": "b"}, "has a prompt and no completion (keys: prompt, completions)"),
+    ],
+)
+def test_what_compares_answers_is_no_sample_to_learn_from(value: Any, what: str) -> None:
+    with pytest.raises(UserError, match=f"^f:7: {re.escape(what)}"):
+        sample(value)
 
 
 @pytest.mark.parametrize(

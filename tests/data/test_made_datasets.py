@@ -15,7 +15,7 @@ import pytest
 
 from intaglio.data.datasets import debian, parallel_texts, pull_data
 from intaglio.data.datasets.catalogue import CATALOGUE, DataSet
-from intaglio.data.datasets.generated import _FORMS, LOCALES, _pattern, _written, copying, dates
+from intaglio.data.datasets.generated import _FORMS, LOCALES, _pattern, _written, arithmetic, copying, dates
 from intaglio.data.datasets.parallel_texts import _places, _slots, libreoffice_help
 from intaglio.data.datasets.readers import tagged_sentences
 from intaglio.errors import UserError
@@ -54,6 +54,20 @@ def test_no_text_means_two_days() -> None:
                 day = datetime.date(2024, month, number)
                 meant[_written(babel, day, locale, pattern)].add(day.isoformat())
     assert not [text for text, days in meant.items() if len(days) > 1]
+
+
+def test_sums_are_right_and_none_comes_twice(tmp_path: Path) -> None:
+    rows = list(arithmetic(tmp_path))
+    assert rows[:20] == list(islice(arithmetic(tmp_path), 20))
+    tasks = [re.fullmatch(r"What is (\d+) ([-+x]) (\d+)\? .*", row["prompt"][0]["content"]) for row in rows]
+    assert len({task[0] for task in tasks if task}) == len(rows) == 6_000 + 13 * 13
+    for task, row in zip(tasks, rows, strict=True):
+        assert task is not None
+        a, b = int(task[1]), int(task[3])
+        assert row["answer"] == str({"+": a + b, "-": a - b, "x": a * b}[task[2]])
+        assert int(row["answer"]) >= 0
+    kinds = [task[2] for task in tasks[:1000] if task]
+    assert {"+", "-", "x"} == set(kinds)
 
 
 def test_copying_has_every_length_as_often(tmp_path: Path) -> None:

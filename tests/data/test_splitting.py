@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from intaglio.data.examples import Example
-from intaglio.data.splitting import held_out, split
+from intaglio.data.splitting import held_out, held_out_prompts, split
 from intaglio.data.store import InMemory, Store
 from intaglio.errors import UserError
 
@@ -92,3 +92,17 @@ def test_an_empty_side_is_an_error() -> None:
         split(store, 1e-9)
     with pytest.raises(UserError, match="nothing is left for training"):
         split(store, 1 - 1e-9)
+
+
+def test_all_that_goes_on_from_a_prompt_is_on_one_side() -> None:
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 1000, 8).astype(np.int32) for _ in range(500)]
+    outside = held_out_prompts([*prompts, *reversed(prompts)], 0.2)
+    assert outside[:500].tolist() == outside[:499:-1].tolist()
+    assert 60 < outside[:500].sum() < 140
+    assert not held_out_prompts(prompts, 0).any()
+    for share, side in ((1e-9, "validation"), (1 - 1e-9, "training")):
+        with pytest.raises(UserError, match=f"nothing is left for {side} of 2 examples"):
+            held_out_prompts(prompts[:2], share)
+    with pytest.raises(UserError, match=r"a validation share of 1\.5"):
+        held_out_prompts(prompts, 1.5)

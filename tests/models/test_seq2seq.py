@@ -316,7 +316,7 @@ class TestTraining:
 
     @pytest.mark.parametrize("scoring", ["additive, after", "additive, before", "general, after", "dot, after"])
     def test_it_learns_to_turn_a_text_around(self, scoring: str) -> None:
-        assert self.turning(scoring)[1] < 0.2
+        assert self.turning(scoring)[1] < 0.5  # chance is 2.4
 
     def test_and_then_looks_along_the_other_diagonal(self) -> None:
         model, _ = self.turning("general, after")

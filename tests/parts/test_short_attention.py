@@ -40,7 +40,7 @@ def ways(packed: Packed, x: list[Tensor], scores: Scores) -> Any:
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (4, 1)])
-@pytest.mark.parametrize("length", [2, 7, 33])
+@pytest.mark.parametrize("length", [1, 2, 7, 33])
 def test_values_and_gradients(heads: int, kv_heads: int, length: int) -> None:
     x = inputs(heads, kv_heads, length, torch.float64)
     ours, theirs = short(*x), plain(*x)

@@ -15,7 +15,10 @@ from intaglio.specs import DecoderSpec
 from intaglio.training import tricks
 from intaglio.training.tricks import recompute_activations
 from measured_memory import kept
+from native_build import either_way, native_file, with_native
 from tiny_specs import LATENT, ZOO, attention, block, decoder, with_attention, with_moe
+
+__all__ = ["either_way", "native_file", "with_native"]  # fixtures
 
 TOKENS = 12
 RMS_OFFSET = {"kind": "rms_norm", "unit_offset": True}
@@ -34,6 +37,7 @@ SPECS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.usefixtures("either_way")
 def test_a_row_keeps_what_is_counted(spec: DecoderSpec, dtype: torch.dtype) -> None:
     model = Decoder(spec).to(dtype)
     assert activations(spec, TOKENS, dtype.itemsize).kept == kept(model, Causal(), torch.arange(TOKENS)[None])
@@ -61,7 +65,7 @@ def test_a_checkpointed_layer_keeps_its_input(dtype: torch.dtype, every: int) ->
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_a_selective_layer_keeps_its_products(
-    spec: DecoderSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    spec: DecoderSpec, dtype: torch.dtype, either_way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, products = Decoder(spec).to(dtype), remembered_products(monkeypatch)
     recompute_activations(model, "selective")
@@ -70,7 +74,11 @@ def test_a_selective_layer_keeps_its_products(
     inputs = kept(model, Packed(documents), positions)
     counted = activations(spec, TOKENS, dtype.itemsize, documents, checkpoint_every="selective")
     angles = counted.by_kind.get("rotary", 0)  # kept by their layers' arguments, where autograd does not show them
-    assert counted.kept - angles == inputs + products()
+    more = counted.kept - angles - inputs - products()
+    if either_way == "native" and dtype == torch.bfloat16:  # which keep no log-sums of short documents
+        assert 0 <= more <= len(spec.blocks) * spec.blocks[0].attention.num_heads * TOKENS * torch.float32.itemsize
+    else:
+        assert more == 0
 
 
 def remembered_products(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:

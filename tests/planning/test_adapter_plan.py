@@ -19,7 +19,10 @@ from intaglio.specs.quantization import QuantizationSpec
 from measured_memory import CHUNK, Run, allocated, kept
 from measured_memory import DOCUMENTS as ROW_DOCUMENTS
 from measured_memory import TOKENS as ROW
+from native_build import either_way, native_file, with_native
 from tiny_specs import GATED, LAYER, RMS, ZOO, attention, block, decoder, with_moe
+
+__all__ = ["either_way", "native_file", "with_native"]  # fixtures
 
 TOKENS = 12
 DOCUMENTS = [5, 6, 1]
@@ -84,6 +87,7 @@ def kept_and_counted(name: str, dtype: torch.dtype, targets: Any) -> tuple[int, 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", SPECS)
+@pytest.mark.usefixtures("either_way")
 def test_a_row_keeps_what_is_counted(name: str, dtype: torch.dtype) -> None:
     found, counted = kept_and_counted(name, dtype, "all-linear")
     assert counted == found
@@ -91,6 +95,7 @@ def test_a_row_keeps_what_is_counted(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("down_proj",), ("o_proj", "up_proj")])
 @pytest.mark.parametrize("name", ["LLaMA-like", "GPT-like", "post"])
+@pytest.mark.usefixtures("either_way")
 def test_so_does_one_with_fewer_adapters(name: str, targets: tuple[str, ...]) -> None:
     found, counted = kept_and_counted(name, torch.bfloat16, targets)
     assert counted == found

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real
 
 PLAIN = "The history of the printing press begins"
 SYSTEM = {"role": "system", "content": "You answer in one word."}
-FRANCE = {"role": "user", "content": "What is the capital of France?"}
+FRANCE = {"role": "user", "content": "Name the capital of France."}
 PARIS = {"role": "assistant", "content": "Paris."}
 RIVER = {"role": "user", "content": "Which river flows through it?  \n"}
 SEINE = {"role": "assistant", "content": "The Seine — la Seine, 塞纳河."}

@@ -19,7 +19,10 @@ from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
 from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.optimizer import OptimizerSpec, build_optimizers
 from intaglio.training.tricks import recompute_activations
+from native_build import either_way, native_file, with_native
 from tiny_specs import attention, block, decoder
+
+__all__ = ["either_way", "native_file", "with_native"]  # fixtures
 
 SPEC = decoder(block(repeat=2, attention=attention(num_kv_heads=2)), tie_embeddings=True)
 
@@ -51,6 +54,7 @@ def gradients(model: Decoder, batch: Batch) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("which", [1, 2, "selective"])
+@pytest.mark.usefixtures("either_way")
 def test_case_29_checkpointed_adapters_get_the_same_gradients(which: Any, dtype: torch.dtype) -> None:
     """transformers#42489: with frozen embeddings a checkpointed layer had none."""
     batch = ragged()

@@ -87,7 +87,7 @@ def test_measuring_leaves_what_training_carries_alone() -> None:
     before = objective.state()
     model.eval()
     for batch in lane_batches(documents([9, 8]), 2, 3, "text"):
-        assert "correct" in objective(model, batch).metrics
+        assert "accuracy" in objective(model, batch).metrics
     after = objective.state()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert isinstance(second, LaneBatch)

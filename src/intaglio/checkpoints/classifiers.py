@@ -3,7 +3,8 @@
 transformers has such a class for every family we write; the head is `score.weight` in all of them, and there is no
 output matrix. It looks for the last token by its id: the last one that is not `pad_token_id`. With a pad token that
 is the EOS it would therefore read the token before the EOS; with none it reads the last place and takes one text at a
-time. So we name a pad token that cannot end a text, if the tokenizer has one; here positions alone decide.
+time. So we name a pad token that cannot end a text, one that the tokenizer has or, where the model has a row for it, a
+new one; here positions alone decide.
 """
 
 import re
@@ -24,9 +25,10 @@ from intaglio.specs import DecoderSpec
 from intaglio.specs.families import config_of, load_config, read_config
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["is_classifier", "load_classifier", "save_classifier"]
+__all__ = ["has_pad", "is_classifier", "load_classifier", "save_classifier"]
 
 _HEAD = "score.weight"
+_PAD = "<|pad|>"
 
 
 def is_classifier(path: Path) -> bool:
@@ -73,6 +75,7 @@ def save_classifier(
     Raises:
         UserError: the disk is full or the folder cannot be written; what stood there before still stands.
     """
+    tokenizer = _with_pad(tokenizer, model.spec.vocab_size) if tokenizer else None
     pad = _pad_token(tokenizer, model.spec.vocab_size) if tokenizer else None
     config = {**_config(model), **token_ids(tokenizer, {}), "pad_token_id": None}
     if tokenizer and pad:
@@ -84,6 +87,18 @@ def save_classifier(
         if tokenizer:
             tokenizer.save(beside)
             _name_pad(beside / "tokenizer_config.json", pad)
+
+
+def has_pad(tokenizer: Tokenizer, vocab_size: int) -> bool:
+    """Whether a classifier with so many rows can be saved with a pad token that ends no text."""
+    return _pad_token(tokenizer, vocab_size) is not None or tokenizer.num_ids < vocab_size
+
+
+def _with_pad(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
+    """The tokenizer, with a token more where none of its own can be the padding and the model has a row for one."""
+    if _pad_token(tokenizer, vocab_size) is not None or not has_pad(tokenizer, vocab_size):
+        return tokenizer
+    return tokenizer.with_special([_PAD])
 
 
 def _labels(config: dict[str, Any], source: SafetensorsSource, where: str) -> tuple[str, ...]:

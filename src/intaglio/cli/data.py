@@ -1,4 +1,4 @@
-"""`intaglio data`: look at fine-tuning data before training on it, and take it from one format to another."""
+"""`intaglio data`: look at data before training on it, and take it from one format to another."""
 
 import json
 from collections.abc import Iterator
@@ -10,24 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intaglio.cli import options
+from intaglio.cli.data_rank import rank
 from intaglio.cli.tokenizing import chat_template, tokenizer_of
 from intaglio.errors import UserError, nearest
 from intaglio.files import whole_file
 
 if TYPE_CHECKING:
     from intaglio.data.check import DataCheck
+    from intaglio.data.formats import Format
     from intaglio.data.readers import Row
 
 _FIRST = 200  # rows that tell what most have in common
 
-app = typer.Typer(help="Training data: look at it, convert it.", no_args_is_help=True)
+app = typer.Typer(help="Training data: look at it, convert it, rank answers.", no_args_is_help=True)
+app.command()(rank)
 
 Source = Annotated[str, typer.Argument(help="A file, a folder or a glob: .jsonl .json .csv .parquet .txt, .gz, .zst.")]
 
 
 @app.callback()
 def _group() -> None:
-    """Training data: look at it, convert it."""
+    """Training data: look at it, convert it, rank answers."""
 
 
 @app.command()
@@ -40,9 +43,10 @@ def check(
         bool, typer.Option("--drop-near-duplicates", help="Leave near-duplicates out of --out, too.")
     ] = False,
     max_length: Annotated[int | None, typer.Option(min=1, help="Most tokens of a row; default: the model's.")] = None,
+    format: Annotated[str | None, typer.Option(help="What every row is; default: each by its keys.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """What is wrong with a fine-tuning set, row by row; changes nothing."""
+    """What is wrong with a fine-tuning or preference set, row by row; changes nothing."""
     from intaglio.cli.data_report import as_data, print_report
     from intaglio.data.check import DataCheck
     from intaglio.data.readers import read_rows
@@ -52,7 +56,8 @@ def check(
     tokenizer = None if model is None else tokenizer_of(model)
     chosen = None if template is None or tokenizer is None else chat_template(template, tokenizer)
     first = list(islice(rows, _FIRST))
-    data_check = DataCheck(tokenizer, chosen, max_length or _context(model), first)
+    every = None if format is None else _format(format, "--format")
+    data_check = DataCheck(tokenizer, chosen, max_length or _context(model), first, every)
     with _clean_copy(out) as keep:
         for row in chain(first, rows):
             problems = {finding.problem for finding in data_check.look(row)}
@@ -72,21 +77,21 @@ def check(
 def convert(
     source: Source,
     out: Annotated[Path, typer.Argument(help="The JSON Lines file to write; must not exist.")],
-    to: Annotated[str, typer.Option(help="text, messages, prompt_completion, alpaca or sharegpt.")],
+    to: Annotated[
+        str, typer.Option(help="text, messages, prompt_completion, alpaca, sharegpt, preference or unpaired.")
+    ],
     as_json: options.Json = False,
 ) -> None:
     """Rows from one format to another, where nothing is lost; else refused, with the reason."""
     from intaglio.data.conversion import convert as convert_rows
-    from intaglio.data.formats import Format
     from intaglio.data.readers import read_rows
 
     _refuse_to_overwrite(out)
-    if to not in set(Format):
-        raise UserError(f"there is no format {to!r}", where="--to", mend=nearest(to, list(Format)))
+    wanted = _format(to, "--to")
     rows = read_rows(source)
     count = 0
     with whole_file(out) as beside, beside.open("w", encoding="utf-8") as stream:
-        for value in convert_rows(rows, Format(to)):
+        for value in convert_rows(rows, wanted, rows.skipped):
             stream.write(_line(value, f"row {count}"))
             count += 1
     for skipped in rows.skipped:
@@ -109,6 +114,14 @@ def _refuse_idle(
         raise UserError("drops nothing without --out", where="--drop-near-duplicates")
     if out is not None:
         _refuse_to_overwrite(out)
+
+
+def _format(name: str, where: str) -> "Format":
+    from intaglio.data.formats import Format
+
+    if name not in set(Format):
+        raise UserError(f"there is no format {name!r}", where=where, mend=nearest(name, list(Format)))
+    return Format(name)
 
 
 def _refuse_to_overwrite(out: Path) -> None:

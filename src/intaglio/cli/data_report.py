@@ -28,7 +28,9 @@ def as_data(report: Report, written: int | None) -> dict[str, Any]:
         "notes": report.notes,
         f"{report.languages_by}s": dict(report.languages.most_common()),
         "lengths": {"unit": report.unit, "context": report.context, **_quantiles(report.lengths)},
-        "supervised_share": None if report.supervised_share is None else round(report.supervised_share, 4),
+        "supervised_share": _rounded(report.supervised_share),
+        "pairs": {"count": report.pairs, "longer_wins": _rounded(report.longer_share)},
+        "judged": dict(report.judged),
         "clean_rows": written,
     }
 
@@ -49,8 +51,18 @@ def print_report(report: Report, name: str, out: Path | None, written: int | Non
         console.print(_section(report.languages_by.capitalize(), _bars(counts)))
     if report.supervised_share is not None:
         console.print(_section("Supervised", Text(f"  {report.supervised_share:.1%} of the tokens are learned")))
+    if report.longer_share is not None:
+        words = f"  {report.pairs:,}; in {report.longer_share:.1%} of them the better answer is the longer one"
+        console.print(_section("Pairs", Text(words)))
+    if report.judged:
+        words = f"  {report.judged['wanted']:,} answers are wanted, {report.judged['unwanted']:,} are not"
+        console.print(_section("Judged", Text(words)))
     if out is not None:
         console.print(Text(f"\n{written:,} of {_rows(report.rows)} in {out}", style="bold"))
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)
 
 
 def _counted(report: Report) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from intaglio.training.recipe import Recipe
 
 _MODEL = "smollm2-135m-instruct"
-_QUESTIONS = ("What is the capital of France?", "What is photosynthesis? Answer in one sentence.")
+_QUESTIONS = ("Name the capital of France.", "What is photosynthesis? Answer in one sentence.")
 _CONVERSATION = ("Tell me the name of a famous physicist.", "What did he discover?")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe file.")] = None,
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe file, or one of several stages.")] = None,
     changes: Annotated[list[str] | None, typer.Argument(help="out=DIR and key=value changes to the recipe.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     dry_run: Annotated[
@@ -29,7 +29,13 @@ def train(
     if resume is not None:
         if recipe is not None or changes:
             raise UserError("a resumed run has its recipe already", where="--resume", mend="leave the rest out")
-        _report(running.resume(resume, say=_say), json)
+        if (resume / "stages.yaml").exists():
+            _run_stages(resume / "stages.yaml", [], resume, json)
+        else:
+            _report(running.resume(resume, say=_say), json)
+        return
+    if recipe is not None and _several(recipe):
+        _start_stages(recipe, changes or [], dry_run, json)
         return
     outcome = _start(recipe, changes or [], dry_run)
     if outcome is not None:
@@ -43,14 +49,60 @@ def _start(path: Path | None, changes: list[str], dry_run: bool) -> "Outcome | N
 
     if path is None:
         raise UserError("give a recipe or --resume RUN", where="train")
-    out = [change.removeprefix("out=") for change in changes if change.startswith("out=")]
-    recipe = load_recipe(path, [change for change in changes if not change.startswith("out=")])
+    out, changes = _apart(changes)
+    recipe = load_recipe(path, changes)
     if dry_run:
         preview(recipe)
         return None
+    return running.train(recipe, _one(out), say=_say)
+
+
+def _apart(changes: list[str]) -> tuple[list[str], list[str]]:
+    """Where it goes, and what changes in the recipe."""
+    out = [change.removeprefix("out=") for change in changes if change.startswith("out=")]
+    return out, [change for change in changes if not change.startswith("out=")]
+
+
+def _one(out: list[str]) -> Path:
     if len(out) != 1:
         raise UserError("say where the run goes: out=DIR", where="train")
-    return running.train(recipe, Path(out[0]), say=_say)
+    return Path(out[0])
+
+
+def _several(path: Path) -> bool:
+    from intaglio.training.stages import has_stages
+
+    return has_stages(path)
+
+
+def _start_stages(path: Path, changes: list[str], dry_run: bool, json: bool) -> None:
+    from intaglio.training.stage_preview import preview_stages
+    from intaglio.training.stages import load_stages
+
+    out, changes = _apart(changes)
+    if dry_run:
+        preview_stages(load_stages(path, changes))
+    else:
+        _run_stages(path, changes, _one(out), json)
+
+
+def _run_stages(path: Path, changes: list[str], out: Path, as_json: bool) -> None:
+    """The same call again goes on where it stopped."""
+    from intaglio.training.stage_pages import report_lines
+    from intaglio.training.stage_runs import run_stages
+    from intaglio.training.stages import load_stages
+
+    try:
+        ended = run_stages(load_stages(path, changes), out, say=_say)
+    except KeyboardInterrupt:
+        _say(f"stopped and saved; go on with: intaglio train --resume {out}")
+        raise
+    if as_json:
+        print(json_module.dumps({"run": str(out), "stages": ended.stages, "report": ended.report}, ensure_ascii=False))
+        return
+    for line in report_lines(ended.report) if ended.report else ():
+        print(line)
+    print(out)
 
 
 def _say(line: str) -> None:

@@ -23,7 +23,17 @@ from intaglio.errors import UserError
 from intaglio.text.chat import ChatTemplate, Rendered, render_chat
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["Counts", "Example", "MaskPolicy", "OverLong", "encode_sample", "encode_samples", "fit"]
+__all__ = [
+    "Counts",
+    "Example",
+    "MaskPolicy",
+    "OverLong",
+    "encode_sample",
+    "encode_samples",
+    "ended",
+    "fit",
+    "text_ids",
+]
 
 Supervise = Literal["all", "completion", "assistant", "last_assistant"]
 OverLong = Literal["truncate", "drop"]
@@ -68,13 +78,14 @@ class Example:
 
 @dataclass
 class Counts:
-    """What became of the rows."""
+    """What became of the rows; `border_moved` of those kept had it moved, see `preference_encoding`."""
 
     read: int = 0
     kept: int = 0
     truncated: int = 0
     dropped_long: int = 0
     dropped_empty: int = 0
+    border_moved: int = 0
 
 
 def encode_sample(sample: Sample, tokenizer: Tokenizer, policy: MaskPolicy) -> Example:
@@ -134,14 +145,14 @@ def _encode(sample: Sample, tokenizer: Tokenizer, policy: MaskPolicy) -> tuple[l
     match sample.kind:
         case "text":
             assert sample.text is not None
-            ids = _ended(_ids(sample.text, tokenizer), tokenizer)
+            ids = ended(text_ids(sample.text, tokenizer), tokenizer)
             return ids, [True] * len(ids)
         case "completion":
             return _encode_completion(sample, tokenizer, supervise)
         case "chat":
             return _encode_chat(sample, tokenizer, supervise, policy.template)
         case "tokens":
-            return _checked_ids(sample, tokenizer)
+            return _checkedtext_ids(sample, tokenizer)
 
 
 def _supervised_part(sample: Sample, policy: MaskPolicy) -> Supervise:
@@ -156,12 +167,15 @@ def _supervised_part(sample: Sample, policy: MaskPolicy) -> Supervise:
     return wanted
 
 
-def _ids(text: str, tokenizer: Tokenizer, begins: bool = True) -> list[int]:
-    """As `Tokenizer.encode`; a batch of one takes a fifth less time, because it works out no offsets."""
+def text_ids(text: str, tokenizer: Tokenizer, begins: bool = True) -> list[int]:
+    """The ids of a text, with what `Tokenizer.encode` adds if it `begins` an example.
+
+    A batch of one takes a fifth less time than `encode`, because it works out no offsets.
+    """
     return tokenizer.encode_batch([text], add_special_tokens=begins)[0]
 
 
-def _ended(ids: list[int], tokenizer: Tokenizer) -> list[int]:
+def ended(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     """With one EOS at the end: a text may have it written, and some tokenizers add it; one without has none."""
     eos = tokenizer.eos_token_id
     return ids if eos is None or ids[-1:] == [eos] else [*ids, eos]
@@ -173,8 +187,8 @@ def _encode_completion(sample: Sample, tokenizer: Tokenizer, supervise: Supervis
     if tokenizer.eos_token_id is None:
         mend = "give it one in tokenizer_config.json"
         raise UserError("the tokenizer has no EOS, so that a model could not learn where to stop", mend=mend)
-    prompt = _ids(sample.prompt, tokenizer)
-    completion = _ended(_ids(sample.completion, tokenizer, begins=False), tokenizer)
+    prompt = text_ids(sample.prompt, tokenizer)
+    completion = ended(text_ids(sample.completion, tokenizer, begins=False), tokenizer)
     return prompt + completion, [supervise == "all"] * len(prompt) + [True] * len(completion)
 
 
@@ -209,7 +223,7 @@ def _without_turns(mask: list[bool], rendered: Rendered, unlearned: list[bool]) 
     return [on and not kept_out for on, kept_out in zip(mask, out, strict=True)]
 
 
-def _checked_ids(sample: Sample, tokenizer: Tokenizer) -> tuple[list[int], list[bool]]:
+def _checkedtext_ids(sample: Sample, tokenizer: Tokenizer) -> tuple[list[int], list[bool]]:
     if sample.ids and max(sample.ids) >= tokenizer.vocab_size:
         what = f"id {max(sample.ids)} is beyond the tokenizer's {tokenizer.vocab_size} tokens"
         raise UserError(what, where="input_ids", mend="these ids come from another tokenizer")

@@ -1,4 +1,4 @@
-"""The formats that rows of training data come in, told by their keys, and the one thing all of them become: a sample.
+"""The formats that rows of training data come in, told by their keys, and what those to learn from become: a sample.
 
 | format | keys | becomes |
 |---|---|---|
@@ -8,24 +8,27 @@
 | prompt_completion | `prompt`, `completion`: two texts, or two lists of messages, `tools`? | a completion, or a chat |
 | alpaca | `instruction`, `output`, `input`?, `system`?, `history`? | a chat: instruction, newline and input are asked |
 | tokens | `input_ids`, `labels`?, `attention_mask`? | token ids, with a mask where there are labels |
+| preference, ranked, unpaired, prompt | see `preferences` | no sample: they compare answers, or have none |
 
-Where a row has the keys of several, the first in `KEYS` counts: data sets often keep a rendered `text` beside.
+Where a row has the keys of several, the first in `KEYS` counts: data sets often keep a rendered `text` beside. A
+`label` makes a judged answer of prompt and completion only if it is true or false.
+
 Lists may be written as JSON in a text, as CSV needs it. A message may have `train` (or OpenAI's `weight`, 0 or 1).
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import Any, Final, Literal
 
+from intaglio.data.fields import blamed_on, listed, read_list, read_string, tools_of, truth_at, turns_of
 from intaglio.data.readers import Row
 from intaglio.data.turns import flagged_messages, messages_of_sharegpt
 from intaglio.errors import UserError
 from intaglio.text.messages import Message
 
-__all__ = ["KEYS", "Format", "Sample", "detect", "to_sample"]
+__all__ = ["COMPARED", "KEYS", "Format", "Sample", "detect", "to_sample"]
 
 
 class Format(StrEnum):
@@ -37,17 +40,28 @@ class Format(StrEnum):
     ALPACA = "alpaca"
     SHAREGPT = "sharegpt"
     TOKENS = "tokens"
+    PREFERENCE = "preference"
+    RANKED = "ranked"
+    UNPAIRED = "unpaired"
+    PROMPT = "prompt"
 
 
 KEYS: Final[dict[Format, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     Format.TOKENS: (("input_ids",), ("labels", "attention_mask")),
     Format.MESSAGES: (("messages",), ("tools",)),
     Format.SHAREGPT: (("conversations",), ("system", "tools")),
+    Format.UNPAIRED: (("prompt", "completion", "label"), ("tools",)),
     Format.PROMPT_COMPLETION: (("prompt", "completion"), ("tools",)),
     Format.ALPACA: (("instruction", "output"), ("input", "system", "history")),
+    Format.PREFERENCE: (("chosen", "rejected"), ("prompt", "margin", "weight", "tools")),
+    Format.RANKED: (("prompt", "answers"), ("scores", "ranks", "tools")),
     Format.TEXT: (("text",), ()),
+    Format.PROMPT: (("prompt",), ("tools",)),
 }
 """For each format the keys a row must have and those it may have, in the order in which they are looked for."""
+
+COMPARED: Final = frozenset({Format.PREFERENCE, Format.RANKED, Format.UNPAIRED, Format.PROMPT})
+"""The formats that are no samples."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +100,14 @@ def detect(row: Row) -> Format:
     if isinstance(row.value, str):
         return Format.TEXT
     given = {key for key, value in row.value.items() if value is not None}
-    turns = _listed(row.value.get("conversations"))
+    turns = listed(row.value.get("conversations"))
     if turns is not None and "messages" not in given:
         return Format.SHAREGPT if _has_from(turns) else Format.MESSAGES
+    if truth_at(row.value.get("label")) is None:
+        given.discard("label")
     for format, (needed, _) in KEYS.items():
         if given.issuperset(needed):
-            from_value = format is Format.MESSAGES and _has_from(_listed(row.value["messages"]))
+            from_value = format is Format.MESSAGES and _has_from(listed(row.value["messages"]))
             return Format.SHAREGPT if from_value else format
     raise _no_format(row, given)
 
@@ -100,50 +116,55 @@ def to_sample(row: Row, format: Format) -> Sample:
     """What a row of that format says.
 
     Raises:
-        UserError: a key is missing or its value is not what the format wants; names the row and the key.
+        UserError: a key is missing or its value is not what the format wants, or there is not one answer to learn
+            from; names the row and the key.
     """
     value = {"text": row.value} if isinstance(row.value, str) else row.value
-    try:
+    with blamed_on(row.where):
         return replace(_READERS[format](value), where=row.where)
-    except UserError as error:
-        place = f"{row.where}: {error.where}" if error.where else row.where
-        raise UserError(error.what, where=place, mend=error.mend) from error
+
+
+def _no_sample(what: str, mend: str) -> Callable[[Mapping[str, Any]], Sample]:
+    def refuse(value: Mapping[str, Any]) -> Sample:
+        raise UserError(f"{what} (keys: {', '.join(value)})", mend=mend)
+
+    return refuse
 
 
 def _text(value: Mapping[str, Any]) -> Sample:
-    return Sample("text", "", text=_string(value, "text"))
+    return Sample("text", "", text=read_string(value, "text"))
 
 
 def _messages(value: Mapping[str, Any]) -> Sample:
     key = "messages" if "messages" in value else "conversations"
-    return Sample("chat", "", messages=flagged_messages(_list(value, key), key), tools=_tools(value))
+    return Sample("chat", "", messages=flagged_messages(read_list(value, key), key), tools=tools_of(value))
 
 
 def _sharegpt(value: Mapping[str, Any]) -> Sample:
     key = "conversations" if value.get("conversations") is not None else "messages"
-    head = [{"role": "system", "content": system}] if (system := _string(value, "system", "")) else []
-    turns = [*head, *messages_of_sharegpt(_list(value, key), key)]
-    return Sample("chat", "", messages=flagged_messages(turns, key), tools=_tools(value))
+    head = [{"role": "system", "content": system}] if (system := read_string(value, "system", "")) else []
+    turns = [*head, *messages_of_sharegpt(read_list(value, key), key)]
+    return Sample("chat", "", messages=flagged_messages(turns, key), tools=tools_of(value))
 
 
 def _prompt_completion(value: Mapping[str, Any]) -> Sample:
-    sides = [_turns(value.get(key)) for key in ("prompt", "completion")]
+    sides = [turns_of(value.get(key)) for key in ("prompt", "completion")]
     if sides[0] is None or sides[1] is None:
         if sides != [None, None]:
             raise UserError("one is a list of messages, the other is not", where="prompt and completion")
-        prompt, completion = _string(value, "prompt"), _string(value, "completion")
+        prompt, completion = read_string(value, "prompt"), read_string(value, "completion")
         return Sample("completion", "", prompt=prompt, completion=completion)
     given, wanted = flagged_messages(sides[0], "prompt"), flagged_messages(sides[1], "completion")
-    return Sample("chat", "", messages=given + wanted, prompt=given, completion=wanted, tools=_tools(value))
+    return Sample("chat", "", messages=given + wanted, prompt=given, completion=wanted, tools=tools_of(value))
 
 
 def _alpaca(value: Mapping[str, Any]) -> Sample:
-    more = _string(value, "input", "")
-    question = _string(value, "instruction") + (f"\n{more}" if more else "")
-    turns = [(question, _string(value, "output"))]
+    more = read_string(value, "input", "")
+    question = read_string(value, "instruction") + (f"\n{more}" if more else "")
+    turns = [(question, read_string(value, "output"))]
     if value.get("history"):
         turns = [*_history(value), *turns]
-    system = _string(value, "system", "")
+    system = read_string(value, "system", "")
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     for asked, answered in turns:
         messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
@@ -151,7 +172,7 @@ def _alpaca(value: Mapping[str, Any]) -> Sample:
 
 
 def _history(value: Mapping[str, Any]) -> list[tuple[str, str]]:
-    turns = _list(value, "history")
+    turns = read_list(value, "history")
     for index, turn in enumerate(turns):
         if not (isinstance(turn, Sequence) and len(turn) == 2 and all(isinstance(text, str) for text in turn)):
             raise UserError("is not a pair of question and answer", where=f"history[{index}]")
@@ -177,55 +198,12 @@ def _integers(value: Mapping[str, Any], key: str, length: int | None = None) -> 
     """The ids under `key`; of `length`, or none at all where one is given and the key is absent."""
     if length is not None and value.get(key) is None:
         return []
-    numbers = _list(value, key)
+    numbers = read_list(value, key)
     if not all(type(number) is int for number in numbers):
         raise UserError("is not a list of whole numbers", where=key)
     if length is not None and len(numbers) != length:
         raise UserError(f"has {len(numbers)} entries where input_ids has {length}", where=key)
     return numbers
-
-
-def _string(value: Mapping[str, Any], key: str, default: str | None = None) -> str:
-    text = value.get(key)
-    if text is None and default is not None:
-        return default
-    if not isinstance(text, str):
-        raise UserError("is missing" if text is None else f"is {type(text).__name__}, not a text", where=key)
-    return text
-
-
-def _list(value: Mapping[str, Any], key: str) -> list[Any]:
-    items = _listed(value.get(key))
-    if items is None:
-        raise UserError(f"is {type(value.get(key)).__name__}, not a list", where=key)
-    return items
-
-
-def _listed(value: Any) -> list[Any] | None:
-    """A list, or the one that a text spells as JSON; else None."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    return list(value) if isinstance(value, (list, tuple)) else None
-
-
-def _turns(value: Any) -> list[Any] | None:
-    """As `_listed`; but a prompt may well be JSON that is no conversation."""
-    turns = _listed(value)
-    if isinstance(value, str) and not all(isinstance(turn, Mapping) and "role" in turn for turn in turns or [None]):
-        return None
-    return turns
-
-
-def _tools(value: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
-    if not value.get("tools"):
-        return None
-    tools = _list(value, "tools")
-    if not all(isinstance(tool, Mapping) for tool in tools):
-        raise UserError("is not a list of objects", where="tools")
-    return tuple(tools) or None
 
 
 def _has_from(turns: list[Any] | None) -> bool:
@@ -242,10 +220,10 @@ def _no_format(row: Row, given: set[str]) -> UserError:
     return UserError(f"fits no format (keys: {names})", where=row.where, mend=mend)
 
 
-def _closeness(needed: Sequence[str], given: set[str]) -> float:
-    """How much of `needed` is there, a misspelt key counting in part."""
+def _closeness(needed: Sequence[str], given: set[str]) -> tuple[int, float]:
+    """How many of `needed` are there, and how much of it where a misspelt key counts in part."""
     best = [max((SequenceMatcher(None, key, one).ratio() for one in given), default=0.0) for key in needed]
-    return sum(best) / len(best)
+    return len(given & set(needed)), sum(best) / len(best)
 
 
 _READERS: Final[dict[Format, Callable[[Mapping[str, Any]], Sample]]] = {
@@ -255,4 +233,10 @@ _READERS: Final[dict[Format, Callable[[Mapping[str, Any]], Sample]]] = {
     Format.PROMPT_COMPLETION: _prompt_completion,
     Format.ALPACA: _alpaca,
     Format.TOKENS: _tokens,
+    Format.PREFERENCE: _no_sample("compares two answers", "the objectives dpo, orpo and reward learn from such rows"),
+    Format.RANKED: _no_sample("ranks answers", "the objectives dpo, orpo and reward learn from such rows"),
+    Format.UNPAIRED: _no_sample(
+        "judges an answer", "the objective kto learns from such rows; without label it is learned"
+    ),
+    Format.PROMPT: _no_sample("has a prompt and no completion", "the objectives ppo and grpo need no more"),
 }

@@ -60,6 +60,11 @@ class Mixture:
         counts: list[int] = np.diff(until, prepend=0).tolist()
         return counts
 
+    def every(self, seed: int) -> View:
+        """Each example that any epoch has, once (see `Part.cap`)."""
+        parts = [Part(part.store, None, part.cap) for part in self._parts]
+        return Mixture(parts)._epoch(0, seed)
+
     def windows(self, epoch: int, seed: int, first: int = 0) -> Iterator[Store]:
         """The epoch's examples, shuffled, as a single window; none if there are no examples (see `Source`)."""
         if first == 0 and any(self.counts):

@@ -8,19 +8,23 @@ from intaglio.data.row_checks import Found, contents
 from intaglio.text.chat_templates import WELL_KNOWN_TOKENS
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["check_ids", "check_rendering", "first_difference", "template_notes"]
+__all__ = ["check_ids", "check_learned", "check_rendering", "first_difference", "template_notes"]
 
 
 def check_ids(example: Example, tokenizer: Tokenizer, context: int | None) -> Iterator[Found]:
-    """Too many tokens, none to learn, a special one twice in a row."""
+    """Too many tokens, a special one twice in a row."""
     ids = example.ids
     if context is not None and len(ids) > context:
         yield "too long", f"has {len(ids)} tokens, {len(ids) - context} more than fit"
-    if not example.supervised.any():
-        yield "nothing to learn", "has no supervised token"
     special = tokenizer.special_token_ids - {tokenizer.unk_token_id}
     for token in sorted(special & {int(i) for i in ids[1:][ids[1:] == ids[:-1]]}):
         yield "doubled token", f"has {tokenizer.token(token)} twice in a row"
+
+
+def check_learned(example: Example) -> Iterator[Found]:
+    """No token to learn."""
+    if not example.supervised.any():
+        yield "nothing to learn", "has no supervised token"
 
 
 def check_rendering(sample: Sample, rendered: str) -> Iterator[Found]:

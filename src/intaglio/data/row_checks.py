@@ -1,14 +1,23 @@
 """What can be wrong with one row of fine-tuning data, seen in its text alone: (problem, in words) for each."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
 
 from intaglio.data.formats import Sample
 from intaglio.data.turns import text_of
 from intaglio.text.chat_templates import WELL_KNOWN_TOKENS
 from intaglio.text.messages import Message
 
-__all__ = ["Found", "all_text", "check_special_tokens", "check_turns", "contents"]
+__all__ = [
+    "Found",
+    "all_text",
+    "check_answers",
+    "check_last_word",
+    "check_special_tokens",
+    "check_turns",
+    "contents",
+    "merged",
+]
 
 Found = tuple[str, str]
 """The problem's name, and what is wrong in this row."""
@@ -27,6 +36,35 @@ def contents(sample: Sample) -> list[tuple[str, str]]:
 def all_text(sample: Sample) -> str:
     """All the row says."""
     return "\n".join(text for _, text in contents(sample))
+
+
+def merged(found: Mapping[str, Sequence[Found]]) -> Iterator[Found]:
+    """What was found in the parts of a row, once where it is in all of them; else with the name of the part."""
+    parts = list(found.values())
+    for name, each in found.items():
+        for problem, what in each:
+            if not all((problem, what) in part for part in parts):
+                yield problem, f"{name}: {what}"
+            elif each is parts[0]:
+                yield problem, what
+
+
+def check_answers(parts: Mapping[str, Sample]) -> Iterator[Found]:
+    """Answers to be compared that are the same, or that answer nothing."""
+    for (one, first), (other, second) in combinations(parts.items(), 2):
+        if first.completion == second.completion:
+            yield "same answer", f"{one} and {other} say the same"
+    if any(isinstance(sample.prompt, str) and not sample.prompt.strip() for sample in parts.values()):
+        yield "empty", "prompt is empty"
+
+
+def check_last_word(sample: Sample) -> Iterator[Found]:
+    """Chats that do not end with an answer."""
+    roles = [str(message["role"]) for message in sample.messages]
+    if sample.kind == "chat" and "assistant" not in roles:
+        yield "role order", "the assistant says nothing"
+    elif sample.kind == "chat" and roles[-1] != "assistant":
+        yield "role order", f"the last word is the {roles[-1]}'s, which teaches nothing"
 
 
 def check_turns(sample: Sample) -> Iterator[Found]:
@@ -66,10 +104,6 @@ def _check_roles(messages: Sequence[Message]) -> Iterator[Found]:
             yield "role order", f"messages[{index}] is from {role!r}"
         if role in ("system", "developer") and index > 0:
             yield "role order", f"messages[{index}] is from the {role}, after the beginning"
-    if "assistant" not in roles:
-        yield "role order", "the assistant says nothing"
-    elif roles[-1] != "assistant":
-        yield "role order", f"the last word is the {roles[-1]}'s, which teaches nothing"
     spoken = [(index, role) for index, role in enumerate(roles) if role not in ("system", "developer")]
     if spoken and spoken[0][1] != "user":
         yield "role order", f"the {spoken[0][1]} begins"

@@ -11,7 +11,7 @@ import numpy as np
 from intaglio.data.store import Store, View
 from intaglio.errors import UserError
 
-__all__ = ["Split", "held_out", "split"]
+__all__ = ["Split", "held_out", "held_out_prompts", "split"]
 
 _LINE = re.compile(r"[:#]\d+$")
 _WINDOW = 13  # tokens; long enough that two texts share few by chance (GPT-3, appendix C, decontaminates by 13-grams)
@@ -74,6 +74,25 @@ def split(
 def held_out(store: Store, share: float) -> np.ndarray:
     """`(n,)` bool, whether each example falls into the lowest `share` by its ids: as `split` by content, row by row."""
     return _lowest(_digests(store), share)
+
+
+def held_out_prompts(prompts: Sequence[np.ndarray], share: float) -> np.ndarray:
+    """`(n,)` bool, the same for examples that go on from a prompt: all those of equal ids are on one side.
+
+    Args:
+        prompts: of each example the ids of its prompt.
+        share: between 0 and 1; 0 holds nothing out.
+
+    Raises:
+        UserError: a share that is no share, or one that leaves a side empty.
+    """
+    if not 0 <= share < 1:
+        raise UserError(f"a validation share of {share}", mend="give one between 0 and 1")
+    outside = _lowest(np.array([_digest(ids.tobytes()) for ids in prompts], dtype=np.uint64), share)
+    if share and (outside.all() or not outside.any()):
+        side = "training" if outside.all() else "validation"
+        raise UserError(f"nothing is left for {side} of {len(prompts)} examples at a validation share of {share}")
+    return outside
 
 
 def _digests(store: Store) -> np.ndarray:

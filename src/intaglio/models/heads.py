@@ -166,7 +166,7 @@ def lasts_of(lengths: Sequence[int]) -> Tensor:
 
 def decoder_of(model: nn.Module) -> Decoder:
     """The decoder of a model: itself, or what is under its head."""
-    decoder = model.decoder if isinstance(model, SequenceClassifier) else model
+    decoder = model if isinstance(model, Decoder) else getattr(model, "decoder", None)
     assert isinstance(decoder, Decoder), f"{type(model).__name__} has no decoder"
     return decoder
 

@@ -6,45 +6,25 @@
 #include <torch/library.h>
 
 #include "kernels.h"
+#include "rows.h"
 
 namespace intaglio {
 
 template <class T>
 void rms_norm(const T* x, const float* weight, float eps, int64_t rows, int64_t width, T* out) {
-  each_row(rows, width, [&](int64_t row) {
-    const T* in = x + row * width;
-    Lanes squares = {};
-    for (int64_t i = 0; i < width; i += kLanes) {
-      Lanes lanes = load_some(in + i, width - i);
-      squares += lanes * lanes;
-    }
-    float scale = 1.0f / std::sqrt(sum(squares) / width + eps);
-    for (int64_t i = 0; i < width; i += kLanes)
-      narrow_some(load_some(in + i, width - i) * scale * load_some(weight + i, width - i), out + row * width + i,
-                  width - i);
-  });
+  each_row(rows, width, [&](int64_t row) { norm_row(x + row * width, weight, eps, width, out + row * width); });
 }
 
 template <class T>
 void turn(T* x, int64_t heads, int64_t stride, const T* cos, const T* sin, int64_t half) {
-  for (T* head = x; head < x + heads * stride; head += stride)
-    for (int64_t i = 0; i < half; i += kLanes) {
-      int64_t count = half - i;
-      Lanes first = load_some(head + i, count), second = load_some(head + half + i, count);
-      narrow_some(first * load_some(cos + i, count) + second * load_some(sin + i, count), head + i, count);
-      narrow_some(second * load_some(cos + half + i, count) + first * load_some(sin + half + i, count), head + half + i,
-                  count);
-    }
+  for (T* head = x; head < x + heads * stride; head += stride) turn_head(head, cos, sin, sin + half, half, head);
 }
 
 template <class T>
 void silu_mul(const T* both, int64_t rows, int64_t width, T* out) {
   each_row(rows, width * 4, [&](int64_t row) {
-    const T *gate = both + row * 2 * width, *up = gate + width;
-    for (int64_t i = 0; i < width; i += kLanes) {
-      Lanes g = load_some(gate + i, width - i);
-      narrow_some(g * sigmoid(g) * load_some(up + i, width - i), out + row * width + i, width - i);
-    }
+    const T* gate = both + row * 2 * width;
+    gate_row(gate, gate + width, width, out + row * width);
   });
 }
 

@@ -118,7 +118,7 @@ inline void narrow_some(Lanes lanes, T* to, int64_t count) {  // the counterpart
 }
 
 // e^x to about one unit in the last place; 0 below -87, e^88 above 88; exactly 1 at 0.
-inline Lanes exp(Lanes x) {
+__attribute__((always_inline)) inline Lanes exp(Lanes x) {
   Lanes held = choose(x > 88.0f, splat(88.0f), choose(x < -87.0f, splat(-87.0f), x));
   Lanes shifted = held * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: what is left in the mantissa is the nearest integer
   Lanes power = shifted - 12582912.0f;

@@ -27,6 +27,7 @@ _AGAIN = 3600.0  # seconds until a build that left nothing is tried once more
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
 _AVX512_PRODUCTS = ("avx512_bf16", "avx512_vnni")
+_UNITS = ("amx_tile", "amx_bf16")
 _BUILDERS: list[subprocess.Popen[bytes]] = []  # kept, so that nobody waits for them at the end
 
 
@@ -106,4 +107,5 @@ def compiler_flags() -> tuple[str, ...]:
     used = [*_AVX2] if has.issuperset(_AVX2) else []
     if used and has.issuperset(_AVX512):
         used += [*_AVX512, *(flag.replace("_", "") for flag in _AVX512_PRODUCTS if flag in has)]
+        used += [flag.replace("_", "-") for flag in _UNITS if has.issuperset(_UNITS)]
     return tuple(f"-m{flag}" for flag in used)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intaglio.parts.short_attention import short_causal_attention, suits
+from intaglio.parts.short_attention import documents_attention, short_causal_attention, suit_together, suits
 
 __all__ = [
     "PAD",
@@ -135,9 +135,16 @@ class Packed(Causal):
         return positions.new_full((1, 1), max(self._lengths))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor | int, scores: Scores) -> Tensor:
+        if isinstance(value, Tensor) and self._at_once(query, key, value, scores):
+            return documents_attention(query, key, value, self._lengths, scores.scale)
         parts = (x.split(self._lengths, dim=2) for x in (query, key, value) if isinstance(x, Tensor))
         outs = [self._attend_one(q, k, v, scores) for q, k, v in zip(*parts, strict=True)]
         return torch.cat(outs, dim=2)
+
+    def _at_once(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> bool:
+        """Whether there is one call for all documents."""
+        plain = scores.softcap is None and (scores.window is None or scores.window >= max(self._lengths))
+        return plain and suit_together(query, key, value, self._lengths, scores.scale)
 
     def _attend_one(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         length = query.shape[2]
@@ -161,6 +168,9 @@ class Whole(Causal):
 
 class PackedWhole(Packed):
     """Documents end to end as in `Packed`, each token seeing the whole of its own."""
+
+    def _at_once(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> bool:
+        return False
 
     def _attend_one(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         return attend(query, key, value, scores, None)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intaglio.parts.lora_fast import add_low_rank, suits
+from intaglio.parts.lora_fast import adapted_product, add_low_rank, suit_together, suits
 from intaglio.parts.moe import grouped_linear
 from intaglio.specs.adapter import LoRASpec
 
@@ -242,6 +242,19 @@ class Adapted(nn.Module):
 
 class LoRALinear(Adapted):
     """A linear layer with low-rank updates."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., I) -> (..., O)"""
+        pieces = self.chosen() if self.rows is None else []
+        if len(pieces) != 1 or not self._is_one_call(pieces[0], x):
+            return super().forward(x)
+        return adapted_product(x, self.base.weight, self.base.bias, pieces[0].lora_A, pieces[0].lora_B, pieces[0].scale)
+
+    def _is_one_call(self, piece: LowRank, x: Tensor) -> bool:
+        """Whether the layer and its update are a product each and nothing else, and the layer is frozen."""
+        plain = type(self.base) is nn.Linear and piece.plain and not (piece.dropout and self.training)
+        frozen = plain and (self.base.bias is None or not self.base.bias.requires_grad)
+        return frozen and suit_together(x, self.base.weight, piece.lora_A)
 
     def adjust(self, piece: nn.Module, x: Tensor, out: Tensor) -> Tensor:
         """(..., I) and (..., O) -> (..., O)"""

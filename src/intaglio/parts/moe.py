@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intaglio.parts.feed_forward import FeedForward, build_activation
+from intaglio.parts.feed_forward import FeedForward, build_activation, gate_with
 from intaglio.specs import FeedForwardSpec, MoESpec
 
 __all__ = ["Experts", "MixtureOfExperts", "Router", "expert_shares", "grouped_linear", "load_balancing_loss"]
@@ -74,7 +74,10 @@ class Experts(nn.Module):
     def run(self, x: Tensor, product: Callable[[str, Tensor], Tensor]) -> Tensor:
         """The same with the products made by another."""
         inner = product("up_proj", x)
-        inner = self.activation(inner) if self.gate_proj is None else self.activation(product("gate_proj", x)) * inner
+        if self.gate_proj is None:
+            inner = self.activation(inner)
+        else:
+            inner = gate_with(self.activation, product("gate_proj", x), inner)
         return product("down_proj", inner)
 
 

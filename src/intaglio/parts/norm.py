@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intaglio.native import gradients
 from intaglio.specs import LayerNormSpec, NormSpec
 
 __all__ = ["LayerNorm", "RMSNorm", "build_norm"]
@@ -47,25 +48,39 @@ class _LeanRMSNorm(torch.autograd.Function):
     """The same, keeping the row and one number for the backward.
 
     On a CPU `F.rms_norm` is made of smaller operations that keep two fp32 copies of the row: 41 % of SmolLM2's
-    activations in bf16, and a third more time.
+    activations in bf16, and a third more time. Native operators make one pass over the row of each direction.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)  # (..., 1)
+        out, scale = (gradients.rms_norm if gradients.serves(x, weight) else _normed)(x, weight, eps)
         ctx.save_for_backward(x, weight, scale)
-        return (wide * scale).mul_(weight).to(x.dtype)
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *d_outs: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale = ctx.saved_tensors
-        row = x.to(scale.dtype) * scale  # normalised
-        d_out = gradients[0].to(scale.dtype)
-        d_weight = (d_out * row).flatten(0, -2).sum(dim=0).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        d_row = d_out * weight
-        d_x = (d_row - row * (d_row * row).mean(dim=-1, keepdim=True)).mul_(scale).to(x.dtype)
-        return d_x, d_weight, None
+        slopes = gradients.rms_norm_backward if gradients.serves(x, weight) else _normed_backward
+        d_x, d_weight = slopes(d_outs[0], x, weight, scale, ctx.needs_input_grad[1])
+        return d_x, None if d_weight is None else d_weight.to(weight.dtype), None
+
+
+def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The row times its scale and the weight, and the scale (..., 1)."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return (wide * scale).mul_(weight).to(x.dtype), scale
+
+
+def _normed_backward(
+    d_out: Tensor, x: Tensor, weight: Tensor, scale: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients by x and, if it is `wanted`, by the weight."""
+    row = x.to(scale.dtype) * scale  # normalised
+    wide = d_out.to(scale.dtype)
+    d_weight = (wide * row).flatten(0, -2).sum(dim=0) if wanted else None
+    d_row = wide * weight
+    return (d_row - row * (d_row * row).mean(dim=-1, keepdim=True)).mul_(scale).to(x.dtype), d_weight
 
 
 def build_norm(spec: NormSpec, size: int) -> nn.Module:

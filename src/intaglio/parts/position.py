@@ -6,10 +6,12 @@ Nothing here keeps a buffer: angles are made from the spec, so a model built on 
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from intaglio.native import gradients
 from intaglio.specs import (
     AttentionSpec,
     DynamicScaling,
@@ -163,4 +165,21 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
     dim = cos.shape[-1]
     if dim < x.shape[-1]:
         return torch.cat((rotate(x[..., :dim], angles), x[..., dim:]), dim=-1)
+    if torch.is_grad_enabled() and x.requires_grad and gradients.serves(x, cos, sin) and x.stride(-1) == 1:
+        out: Tensor = _Rotated.apply(x, cos, sin)
+        return out
     return x * cos + x.roll(dim // 2, dims=-1) * sin
+
+
+class _Rotated(torch.autograd.Function):
+    """The rotation in one pass, and the transposed one in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return gradients.rotated(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *d_outs: Tensor) -> tuple[Tensor | None, ...]:
+        d_out = d_outs[0] if d_outs[0].stride(-1) == 1 else d_outs[0].contiguous()
+        return gradients.rotated(d_out, *ctx.saved_tensors, back=True), None, None

@@ -207,7 +207,7 @@ def _fused(tape: Tape, query: Stored, key: Stored, value: Stored, heads: int, wi
 
 
 def _short(tape: Tape, length: int) -> bool:
-    return tape.itemsize < FLOAT and 1 < length <= SHORT_DOCUMENT
+    return tape.itemsize < FLOAT and length <= SHORT_DOCUMENT
 
 
 def _squares(tape: Tape) -> int:
@@ -276,7 +276,10 @@ def _inner(tape: Tape, spec: FeedForwardSpec, kind: str, product: Product, x: St
         tape.keep(inner)
     if not spec.gated:
         return bent
-    tape.keep(bent, product("up_proj", x, width))
+    if spec.activation == "silu" and tape.itemsize < FLOAT:  # bent again in the backward, see `parts.feed_forward`
+        tape.keep(product("up_proj", x, width))
+    else:
+        tape.keep(bent, product("up_proj", x, width))
     return tape.make(kind, width)
 
 

@@ -66,6 +66,17 @@ class Rendered:
         """
         return self.mask(self.assistant_spans)
 
+    def written_after(self, start: int, first: int) -> list[tuple[int, int]]:
+        """As `assistant_spans`, of what stands after character `start`, where message `first` begins to be written.
+
+        A single answer there needs no telling apart: it goes to the end of its turn, whatever the template makes of
+        the messages before it.
+
+        Raises:
+            UserError: as `assistant_spans`.
+        """
+        return self._chat.written_after(start, first)
+
     def mask(self, spans: Sequence[tuple[int, int]]) -> list[bool]:
         """For each id whether at least one of its characters is in one of `spans`, `(start, end)` in order."""
         return [False] * self._added + _overlaps(self.offsets[self._added :], spans)
@@ -147,6 +158,14 @@ class _Chat:
         if self.template.has_generation_marks:
             return self.conversation.marked(self.add_generation_prompt)
         indices = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return [self.span_by_prefixes(index) for index in indices]
+
+    def written_after(self, start: int, first: int) -> list[tuple[int, int]]:
+        if self.template.has_generation_marks:
+            return [(max(begin, start), end) for begin, end in self.assistant_spans() if end > start]
+        indices = [i for i, message in enumerate(self.messages) if message["role"] == "assistant" and i >= first]
+        if indices == [first] and first == len(self.messages) - 1:
+            return [(start, self.end_of_turn(self.text, start))]
         return [self.span_by_prefixes(index) for index in indices]
 
     def span_by_prefixes(self, index: int) -> tuple[int, int]:

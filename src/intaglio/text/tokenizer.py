@@ -120,6 +120,23 @@ class Tokenizer:
         Raises:
             UserError: the ids have gaps, so that a new token would get another's.
         """
+        backend, ids = self._extended(special)
+        stops = self.eos_token_ids | {ids[token] for token in ends}
+        return Tokenizer(backend, self._config, chat_templates=source, eos_token_ids=stops)
+
+    def with_special(self, special: Sequence[str]) -> "Tokenizer":
+        """A copy with tokens that are special from now on; those that are new get ids behind the last.
+
+        Raises:
+            UserError: see `with_template`.
+        """
+        backend, _ = self._extended(special)
+        return Tokenizer(
+            backend, self._config, chat_templates=dict(self.chat_templates), eos_token_ids=self.eos_token_ids
+        )
+
+    def _extended(self, special: Sequence[str]) -> tuple[tokenizers.Tokenizer, dict[str, int]]:
+        """A copy of what is underneath with more special tokens, and all ids."""
         known: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         if self._saved_post_processor is not None:
@@ -130,8 +147,7 @@ class Tokenizer:
         if clash := set(new.values()) & set(known.values()):
             what = f"there is no room for new tokens: the ids have gaps, and id {min(clash)} is taken"
             raise UserError(what, mend=f"take a template that needs none of {', '.join(new)}")
-        stops = self.eos_token_ids | {ids[token] for token in ends}
-        return Tokenizer(backend, self._config, chat_templates=source, eos_token_ids=stops)
+        return backend, ids
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`; special tokens written in the text become their ids.

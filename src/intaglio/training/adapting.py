@@ -10,6 +10,7 @@ from intaglio.adapters.peft_config import read_config
 from intaglio.adapters.peft_files import CONFIG, config_of_adapter, load_adapter
 from intaglio.adapters.targets import Places
 from intaglio.models.decoder import Decoder
+from intaglio.models.value import ActorCritic
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
 from intaglio.training.recipe import AdapterFrom, Recipe
@@ -20,9 +21,17 @@ __all__ = ["adapt", "adapter_of", "ranks_beside"]
 def adapt(model: Any, recipe: Recipe) -> None:
     """Freezes the model and gives it the recipe's adapter to train; nothing where the recipe has none.
 
+    A policy goes on with the recipe's adapter, and a critic of its own gets a new one like it.
+
     Raises:
         UserError: see `attach` and `load_adapter`.
     """
+    if isinstance(model, ActorCritic):
+        adapt(model.decoder, recipe)
+        spec = adapter_of(recipe)
+        if model.critic is not None and spec is not None:
+            attach(model.critic, spec, seed=recipe.seed + 1)
+        return
     match recipe.adapter:
         case AdapterFrom(path=path):
             load_adapter(model, Path(path), trainable=True)

@@ -18,7 +18,15 @@ from intaglio.data.packing import Method, PackedRows, Piece, efficiency, pack
 from intaglio.data.store import Source, Store
 from intaglio.errors import UserError
 
-__all__ = ["IGNORE", "AnnotatedStream", "Batch", "BatchStream", "evaluation_batches", "make_batch"]
+__all__ = [
+    "IGNORE",
+    "AnnotatedStream",
+    "Batch",
+    "BatchStream",
+    "evaluation_batches",
+    "evaluation_documents",
+    "make_batch",
+]
 
 IGNORE = -100  # the label of a place that predicts nothing; PyTorch's cross-entropy skips it
 
@@ -32,7 +40,7 @@ class Batch:
         positions: `(1, N)` int64, from 0 in each document.
         documents: tokens of each document in order; they sum to N.
         labels: `(1, N)` int64, at each place the id that follows it in its document if that one is supervised, or -100.
-        num_targets: labels that are not -100.
+        num_targets: what the loss is a mean over: labels that are not -100, unless a batch of another kind says else.
         wheres: for each document where it came from.
     """
 
@@ -40,8 +48,13 @@ class Batch:
     positions: torch.Tensor
     documents: list[int]
     labels: torch.Tensor
-    num_targets: int
+    num_targets: float
     wheres: list[str]
+
+    @property
+    def predicted(self) -> int:
+        """Tokens that pass the output matrix."""
+        return int(self.num_targets)
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch with its tensors on `device`."""
@@ -117,8 +130,12 @@ class BatchStream:
         for turn in range(accumulation * self._world):
             pieces = self._take(self._micro_batch)
             if turn % self._world == self._rank:
-                batches.append(_make_batch(pieces))
+                batches.append(self._made([_cut(store[piece.sample], piece) for store, piece in pieces]))
         return batches
+
+    def _made(self, examples: Sequence[Example]) -> Batch:
+        """A micro-batch of these documents."""
+        return make_batch(examples)
 
     def state(self) -> dict[str, int]:
         """Where the stream stands between two steps, for `load_state`: JSON, and the same on every rank.
@@ -209,9 +226,16 @@ def evaluation_batches(
     store: Store, micro_batch: int, max_length: int, packing: Method = "best_fit"
 ) -> Iterator[Batch]:
     """Every example of `store` once, packed in the store's own order; the last batch may have fewer rows."""
+    return map(make_batch, evaluation_documents(store, micro_batch, max_length, packing))
+
+
+def evaluation_documents(
+    store: Store, micro_batch: int, max_length: int, packing: Method = "best_fit"
+) -> Iterator[list[Example]]:
+    """The documents of each of those batches."""
     rows = pack(store.lengths, max_length, packing)
     for first in range(0, len(rows), micro_batch):
-        yield _make_batch([(store, piece) for row in rows[first : first + micro_batch] for piece in row])
+        yield [_cut(store[piece.sample], piece) for row in rows[first : first + micro_batch] for piece in row]
 
 
 def make_batch(examples: Sequence[Example]) -> Batch:
@@ -237,10 +261,8 @@ def make_batch(examples: Sequence[Example]) -> Batch:
     )
 
 
-def _make_batch(pieces: Sequence[tuple[Store, Piece]]) -> Batch:
-    return make_batch([_cut(store[piece.sample], piece) for store, piece in pieces])
-
-
 def _cut(example: Example, piece: Piece) -> Example:
+    if piece.stop - piece.start == len(example.ids):
+        return example
     taken = slice(piece.start, piece.stop)
     return Example(example.ids[taken], example.supervised[taken], example.where)

@@ -1,7 +1,7 @@
 """A recipe's data: rows to examples, held-out ones apart, and what became of every row."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,16 +12,27 @@ from intaglio.data.encoding import Encoder, add_counts
 from intaglio.data.examples import Counts, Example
 from intaglio.data.formats import Sample, detect, to_sample
 from intaglio.data.mixture import Mixture, Part
+from intaglio.data.preference_encoding import PromptExample
 from intaglio.data.readers import read_rows
-from intaglio.data.splitting import split
+from intaglio.data.splitting import Split, split
 from intaglio.data.store import InMemory, Source, Store, View
 from intaglio.data.streaming import Streamed
 from intaglio.data.token_store import TokenStore
 from intaglio.errors import UserError
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.labelled import Labels, encode_labelled, texts_of
-from intaglio.training.objectives.specs import ClassifierSpec, Seq2SeqSpec, TaggerSpec
+from intaglio.training.objectives.specs import (
+    ClassifierSpec,
+    GRPOSpec,
+    KTOSpec,
+    PPOSpec,
+    PreferenceSpec,
+    Seq2SeqSpec,
+    TaggerSpec,
+)
 from intaglio.training.pairs import checked_pairs
+from intaglio.training.preferences import judged_examples, pair_examples, split_by_prompt
+from intaglio.training.prompts import prompt_rows
 from intaglio.training.recipe import Recipe, SourceSpec
 from intaglio.training.streams import WithoutHeldOut, first_held_out
 from intaglio.training.tagged import Tags, encode_tagged, words_of
@@ -40,6 +51,8 @@ class Data:
         removed: held-out rows left out because training contains them too.
         labels: of every row, where a classifier learns them.
         tags: of every row, where a tagger learns them.
+        prompts: of every row, where a policy answers them.
+        text: what is learned beside the rows, see `PlainTextSpec`.
     """
 
     train: Source
@@ -48,6 +61,8 @@ class Data:
     removed: int
     labels: Labels | None = None
     tags: Tags | None = None
+    prompts: Mapping[str, PromptExample] | None = None
+    text: Source | None = None
 
 
 def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] = lambda line: None) -> Data:
@@ -64,13 +79,31 @@ def read_data(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None] =
     for source in sources_of(recipe):
         store = _store(source, recipe, tokenizer, counts, found, say)
         if recipe.validation:
-            sides = split(store, recipe.validation, recipe.split_by, recipe.near_duplicates)
+            sides = _split(store, recipe)
             store, removed = sides.train, removed + sides.removed
             held_out.append(sides.validation)
         parts.append(Part(store, source.weight, source.cap))
     labels = Labels.of(found, recipe.objective.labels) if isinstance(recipe.objective, ClassifierSpec) else None
     tags = Tags.of(found, recipe.objective.tags) if isinstance(recipe.objective, TaggerSpec) else None
-    return Data(Mixture(parts), View.joined(held_out), counts, removed, labels, tags)
+    prompts = found if isinstance(recipe.objective, PPOSpec | GRPOSpec) else None
+    text = _text_beside(recipe, tokenizer, say)
+    return Data(Mixture(parts), View.joined(held_out), counts, removed, labels, tags, prompts, text)
+
+
+def _split(store: Store, recipe: Recipe) -> Split:
+    """Both sides of a source; comparisons of one prompt are on one side."""
+    if isinstance(recipe.objective, PreferenceSpec):
+        return split_by_prompt(store, recipe.validation)
+    return split(store, recipe.validation, recipe.split_by, recipe.near_duplicates)
+
+
+def _text_beside(recipe: Recipe, tokenizer: Tokenizer, say: Callable[[str], None]) -> Source | None:
+    """The plain text of PPO-ptx, every row of it."""
+    ptx = getattr(recipe.objective, "ptx", None)
+    if ptx is None:
+        return None
+    plain = Recipe(model="policy", data=ptx.data, validation=0, max_length=ptx.max_length, steps=1)
+    return read_data(plain, tokenizer, say).train
 
 
 def sources_of(recipe: Recipe) -> tuple[SourceSpec, ...]:
@@ -136,6 +169,13 @@ def _store(
             return _learned(source, encode_labelled(rows(), tokenizer, *limits, delimiter), found)
         case TaggerSpec():
             return _learned(source, encode_tagged(rows(), tokenizer, *limits), found)
+        case KTOSpec():
+            return _kept(source, judged_examples(rows(), tokenizer, *limits))
+        case PreferenceSpec():
+            return _kept(source, pair_examples(rows(), tokenizer, *limits))
+        case PPOSpec() | GRPOSpec() as spec:
+            longest = recipe.max_length - spec.max_completion_length
+            return _learned(source, prompt_rows(rows(), tokenizer, counts, longest), found)
         case Seq2SeqSpec():
             deque(checked_pairs(samples_of(source)), maxlen=0)
     return _encoded(source, recipe, tokenizer, counts, say)
@@ -144,10 +184,15 @@ def _store(
 def _learned(source: SourceSpec, pairs: Iterable[tuple[Example, Any]], found: dict[str, Any]) -> Store:
     """The examples in memory; what stands beside each goes into `found`."""
     kept = list(pairs)
-    if not kept:
-        raise UserError("no row fits into max_length", where=source.path)
     found.update({example.where: beside for example, beside in kept})
-    return InMemory([example for example, _ in kept])
+    return _kept(source, [example for example, _ in kept])
+
+
+def _kept(source: SourceSpec, examples: Sequence[Example]) -> Store:
+    """What fits, in memory."""
+    if not examples:
+        raise UserError("no row fits into max_length", where=source.path)
+    return InMemory(examples)
 
 
 def _encoded(

@@ -8,12 +8,15 @@ from itertools import islice
 from typing import Any, Final
 
 from intaglio.checkpoints.models import find_model, load_tokenizer
+from intaglio.data.readers import read_rows
 from intaglio.errors import UserError
 from intaglio.specs.adapter import LoRASpec
 from intaglio.text.base_or_instruct import Verdict, judge_directory, judge_tokenizer, read_applied, turn_end
 from intaglio.text.chat import chat_template_of
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.data import samples_of, sources_of
+from intaglio.training.data import located, samples_of, sources_of
+from intaglio.training.objectives.specs import GRPOSpec, PPOSpec, PreferenceSpec
+from intaglio.training.preferences import compares_chats
 from intaglio.training.recipe import Recipe
 
 __all__ = ["LITTLE", "misfits"]
@@ -32,6 +35,8 @@ def misfits(recipe: Recipe, tokenizer: Tokenizer) -> list[str]:
     Raises:
         UserError: the data cannot be read.
     """
+    if isinstance(recipe.objective, PPOSpec | GRPOSpec):
+        return _own_code(recipe.objective)
     if recipe.model is None or not _is_chat(recipe):
         return []
     path = find_model(recipe.model)
@@ -45,14 +50,21 @@ def misfits(recipe: Recipe, tokenizer: Tokenizer) -> list[str]:
     ]
 
 
+def _own_code(objective: PPOSpec | GRPOSpec) -> list[str]:
+    functions = [reward.function for reward in objective.rewards if reward.function and ":" in reward.function]
+    return [f"{', '.join(functions)}: rewards that are code of your own, and run as such"] if functions else []
+
+
 def _is_chat(recipe: Recipe) -> bool:
     """By the first row of each source."""
+    if isinstance(recipe.objective, PreferenceSpec):
+        return any(compares_chats(read_rows(located(source.path))) for source in sources_of(recipe))
     firsts = (next(samples_of(source), None) for source in sources_of(recipe))
     return any(first is not None and first.kind == "chat" for first in firsts)
 
 
 def _few_rows(recipe: Recipe, verdict: Verdict) -> Iterator[str]:
-    if verdict.kind != "base":
+    if verdict.kind != "base" or isinstance(recipe.objective, PreferenceSpec):
         return
     rows = (sample for source in sources_of(recipe) for sample in islice(samples_of(source), source.cap))
     count = sum(1 for _ in islice(rows, LITTLE))

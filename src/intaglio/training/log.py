@@ -70,10 +70,11 @@ class Log:
     def step(self, step: Step) -> None:
         """One optimizer step."""
         speed = step.tokens / step.seconds
-        share = (step.tokens * self._flops[0] + step.targets * self._flops[1]) / step.seconds / self._peak
+        share = (step.tokens * self._flops[0] + step.predicted * self._flops[1]) / step.seconds / self._peak
         self.line(
             step=step.number,
             loss=step.loss,
+            **step.metrics,
             **_sometimes(step),
             grad_norm=None if step.skipped else step.grad_norm,
             learning_rate=step.learning_rate,

@@ -7,8 +7,8 @@ step that overflows is skipped.
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from intaglio.errors import UserError
 from intaglio.evaluation.metrics import bits_per_byte
 from intaglio.training.batches import IGNORE, Batch, BatchStream
 from intaglio.training.master import MasterWeights
+from intaglio.training.objectives.metrics import Metric, joined
 from intaglio.training.objectives.mixtures import ExpertUse, joined_use
 from intaglio.training.objectives.objective import Objective
 from intaglio.training.scaler import LossScaler
@@ -36,11 +37,13 @@ class Step:
         grad_norm: before clipping.
         learning_rate: of the first group.
         tokens: that went through the model, all of them real.
-        targets: of them with a label.
+        targets: what the loss is a mean over: tokens with a label, documents, or pairs by their weight.
         seconds: it took.
         experts: how each mixture of experts was used, layer by layer.
         loss_scale: that the loss was multiplied by; None where none is needed.
         skipped: a scaled gradient overflowed (`grad_norm` is not finite) and no weight changed.
+        metrics: what the objective measures beside its loss, by name.
+        predicted: tokens that went through the output matrix.
     """
 
     number: int
@@ -49,11 +52,13 @@ class Step:
     grad_norm: float
     learning_rate: float
     tokens: int
-    targets: int
+    targets: float
     seconds: float
     experts: tuple[ExpertUse, ...] = ()
     loss_scale: float | None = None
     skipped: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    predicted: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class _Part:
     loss: float
     extra: float
     experts: Sequence[ExpertUse]
+    metrics: Mapping[str, Metric]
 
 
 class Loop:
@@ -120,7 +126,7 @@ class Loop:
         targets = sum(batch.num_targets for batch in batches)
         tokens = [batch.ids.numel() for batch in batches]
         self.masters.zero_grad()
-        losses = [self._backward(batch, max(targets, 1)) for batch in batches]
+        losses = [self._backward(batch, targets or 1) for batch in batches]
         loss, extra = sum(part.loss for part in losses), sum(part.extra for part in losses)
         scale = self.scaler.scale if self.scaler else None
         norm = self._clip()
@@ -131,17 +137,30 @@ class Loop:
         self.done += 1
         self.tokens_seen += sum(tokens)
         experts = joined_use([part.experts for part in losses], [batch.num_targets for batch in batches], tokens)
-        seconds = time.perf_counter() - start
-        return Step(self.done, loss, extra, norm, rate, sum(tokens), targets, seconds, experts, scale, skipped)
+        return Step(
+            number=self.done,
+            loss=loss,
+            extra=extra,
+            grad_norm=norm,
+            learning_rate=rate,
+            tokens=sum(tokens),
+            targets=targets,
+            seconds=time.perf_counter() - start,
+            experts=experts,
+            loss_scale=scale,
+            skipped=skipped,
+            metrics=joined(part.metrics for part in losses),
+            predicted=sum(batch.predicted for batch in batches),
+        )
 
-    def _backward(self, batch: Batch, targets: int) -> _Part:
+    def _backward(self, batch: Batch, targets: float) -> _Part:
         """Adds the micro-batch's gradients; returns its part of the step's loss."""
         found = self.objective(self.model, batch.to(self.device))
         part = found.total / targets
         extra = found.extra * (batch.num_targets / targets) if found.extra is not None else None
         whole = part if extra is None else part + extra
         (whole * self.scaler.scale if self.scaler else whole).backward()
-        return _Part(part.item(), extra.item() if extra is not None else 0.0, found.experts)
+        return _Part(part.item(), extra.item() if extra is not None else 0.0, found.experts, found.metrics)
 
     def _clip(self) -> float:
         """The norm of the gradients, which are those of the loss itself from here on."""
@@ -184,14 +203,24 @@ class Evaluation:
 
     Attributes:
         loss: nats per target.
-        accuracy: share of targets that were the likeliest token; None where the objective does not tell.
         bits_per_byte: of the text that the targets spell: comparable between tokenizers. A document's first token is
             nobody's target, so neither its bits nor its bytes count.
+        metrics: what the objective measures beside its loss, by name.
     """
 
     loss: float
-    accuracy: float | None
     bits_per_byte: float | None
+    metrics: Mapping[str, float]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of targets that were the likeliest; None where the objective does not tell."""
+        return self.metrics.get("accuracy")
+
+    def lines(self) -> dict[str, float]:
+        """What the log says of it."""
+        values = {"loss": self.loss, "bits_per_byte": self.bits_per_byte, **self.metrics}
+        return {f"eval_{name}": value for name, value in values.items() if value is not None}
 
 
 @torch.no_grad()
@@ -210,13 +239,12 @@ def evaluate(
     losses = [objective(model, batch.to(device)) for batch in batches]
     model.train(training)
     nats = sum(loss.total.item() for loss in losses)
-    targets = max(sum(batch.num_targets for batch in batches), 1)
-    correct = [loss.metrics["correct"] for loss in losses if "correct" in loss.metrics]
+    targets = sum(batch.num_targets for batch in batches) or 1
     spelt = sum(_bytes_of(batch, token_bytes) for batch in batches) if token_bytes is not None else 0
     return Evaluation(
         loss=nats / targets,
-        accuracy=sum(correct) / targets if correct else None,
         bits_per_byte=bits_per_byte(nats, spelt) if spelt else None,
+        metrics=joined(loss.metrics for loss in losses),
     )
 
 

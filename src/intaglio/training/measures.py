@@ -1,4 +1,4 @@
-"""What a recipe measures beside its loss: answers before and after, yardsticks without a model, sampled code.
+"""What a recipe measures beside its loss: answers and pairs before and after, yardsticks without a model, sampled code.
 
 Results stand in `report.json` of the run; what was measured before training is kept there, so that a resumed run need
 not measure it again.
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from intaglio.data.store import Store
 from intaglio.files import read_json, write_json
 from intaglio.models.decoder import Decoder
@@ -15,6 +17,7 @@ from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.answers import Answers, Exam, compare
 from intaglio.training.closing import Texts, measure_code, yardsticks
 from intaglio.training.data import located, sources_of
+from intaglio.training.pair_exam import PairExam, compare_pairs
 from intaglio.training.recipe import Recipe
 
 __all__ = ["Measures"]
@@ -39,6 +42,8 @@ class Measures:
         wheres = [held_out[i].where for i in range(len(held_out))]
         self.exam = Exam(recipe.answers, source, wheres) if recipe.answers else None
         self.texts = Texts(source, wheres) if recipe.yardsticks or recipe.code else None
+        room = 2 * recipe.max_length, recipe.packing
+        self.pairs = PairExam(recipe.pairs, held_out, recipe.micro_batch, *room) if recipe.pairs else None
 
     @property
     def report(self) -> dict[str, Any]:
@@ -46,8 +51,15 @@ class Measures:
         found: dict[str, Any] = read_json(self.file) if self.file.exists() else {}
         return found
 
-    def before(self, model: Decoder) -> None:
-        """The untuned model's answers, without and with examples in the prompt."""
+    def before(self, model: Decoder, whole: nn.Module) -> None:
+        """The untuned model's answers, without and with examples in the prompt; and its pairs.
+
+        Args:
+            model: writes text.
+            whole: with the head that it may have.
+        """
+        if self.pairs is not None and "margins_before" not in self.report:
+            self._keep({"margins_before": self.pairs.take(whole)})
         if self.exam is None or "untuned" in self.report:
             return
         taken = {"untuned": self.exam.take(model, self.tokenizer)}
@@ -58,8 +70,11 @@ class Measures:
             self.say(f"{name}: exact match {answers.interval.mean:.1%}")
         self._keep({name: vars(answers) for name, answers in taken.items()})
 
-    def after(self, model: Decoder) -> None:
-        """Everything that is measured on the trained model."""
+    def after(self, model: Decoder, whole: nn.Module) -> None:
+        """Everything that is measured on the trained model; see `before`."""
+        if self.pairs is not None and (margins := self.pairs.take(whole)):
+            before = self.report.get("margins_before")
+            self._keep({"margins_after": margins, "pairs": compare_pairs(before, margins, self.say)})
         if self.exam is not None:
             tuned = self.exam.take(model, self.tokenizer)
             taken = {name: Answers(**found) for name, found in self.report.items() if name.startswith("untuned")}

@@ -17,12 +17,14 @@ from intaglio.training.adapting import adapter_of, ranks_beside
 from intaglio.training.data import located, samples_of, sources_of
 from intaglio.training.flops import step_flops
 from intaglio.training.labelled import encode_labelled
-from intaglio.training.objectives.specs import ClassifierSpec, LanguageModelSpec, TaggerSpec
+from intaglio.training.objectives.specs import ClassifierSpec, GRPOSpec, KTOSpec, PPOSpec, PreferenceSpec, TaggerSpec
+from intaglio.training.preferences import judged_examples, pair_examples
+from intaglio.training.prompts import prompt_rows
 from intaglio.training.recipe import Recipe
 from intaglio.training.start import build_spec, build_tokenizer
 from intaglio.training.tagged import encode_tagged
 
-__all__ = ["marked", "preview"]
+__all__ = ["marked", "preview", "show_costs"]
 
 _SAMPLES = 2
 
@@ -35,6 +37,15 @@ def preview(recipe: Recipe, console: Console | None = None) -> None:
     """
     console = console or Console()
     console.print(yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True), markup=False, highlight=False)
+    show_costs(recipe, console)
+
+
+def show_costs(recipe: Recipe, console: Console) -> None:
+    """All of it but the recipe.
+
+    Raises:
+        UserError: see `preview`.
+    """
     tokenizer = build_tokenizer(recipe)
     spec = build_spec(recipe, tokenizer)
     console.print(f"{spec.num_parameters():,} parameters, {spec.num_active_parameters():,} active", highlight=False)
@@ -62,6 +73,16 @@ def _examples(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[tuple[Example, s
         case TaggerSpec():
             tagged = encode_tagged(read_rows(located(source.path)), tokenizer, *limits)
             return ((example, f"; tags: {' '.join(tags)}") for example, tags in tagged)
+        case KTOSpec():
+            judged = judged_examples(read_rows(located(source.path)), tokenizer, *limits)
+            return ((one, "; wanted" if one.desirable else "; not wanted") for one in judged)
+        case PreferenceSpec():
+            compared = pair_examples(read_rows(located(source.path)), tokenizer, *limits)
+            return ((pair, f"; chosen {pair.fork[1]} tokens, rejected {pair.fork[2]}") for pair in compared)
+        case PPOSpec() | GRPOSpec():
+            longest = recipe.max_length - objective.max_completion_length
+            asked = prompt_rows(read_rows(located(source.path)), tokenizer, Counts(), longest)
+            return ((example, "; a prompt to be answered") for example, _ in asked)
     policy = MaskPolicy(supervise=recipe.supervise)
     return ((encode_sample(sample, tokenizer, policy), "") for sample in samples_of(source))
 
@@ -84,14 +105,14 @@ def _runs(example: Example) -> list[tuple[int, int, bool]]:
 
 def _memory(recipe: Recipe, spec: DecoderSpec) -> Table:
     """The most a step takes at one time, by component."""
-    assert isinstance(recipe.objective, LanguageModelSpec | ClassifierSpec), "what trains decoders"
+    chunk = getattr(recipe.objective, "chunk", None)
     lora = adapter_of(recipe)
     plan = plan_training(
         spec,
-        recipe.micro_batch * recipe.max_length,
+        recipe.micro_batch * _tokens_a_row(recipe),
         dtype=recipe.precision,
         optimizer="muon" if recipe.optimizer.kind == "muon" else "adamw",
-        chunk=recipe.objective.chunk,
+        chunk=chunk,
         checkpoint_every=recipe.checkpointing,
         adapter=lora,
         ranks=ranks_beside(spec, lora),
@@ -105,7 +126,12 @@ def _memory(recipe: Recipe, spec: DecoderSpec) -> Table:
 
 
 def _tokens_a_step(recipe: Recipe) -> int:
-    return recipe.micro_batch * recipe.accumulation * recipe.max_length
+    return recipe.micro_batch * recipe.accumulation * _tokens_a_row(recipe)
+
+
+def _tokens_a_row(recipe: Recipe) -> int:
+    """Of comparisons a row holds two answers."""
+    return recipe.max_length * (2 if isinstance(recipe.objective, PreferenceSpec) else 1)
 
 
 def _flops(recipe: Recipe, spec: ModelSpec) -> float:

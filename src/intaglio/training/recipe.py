@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from intaglio.errors import UserError
@@ -11,8 +10,22 @@ from intaglio.specs import Spec, load_yaml, validate
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.quantization import QuantizationSpec
 from intaglio.training.answers import AnswersSpec
+from intaglio.training.changes import apply_change
 from intaglio.training.closing import CodeSpec
-from intaglio.training.objectives.specs import ClassifierSpec, LanguageModelSpec, ObjectiveSpec, Seq2SeqSpec
+from intaglio.training.measure_specs import CompareSpec, PairsSpec
+from intaglio.training.objectives.specs import (
+    ClassifierSpec,
+    DPOSpec,
+    GRPOSpec,
+    KTOSpec,
+    LanguageModelSpec,
+    ObjectiveSpec,
+    ORPOSpec,
+    PairwiseRewardSpec,
+    PPOSpec,
+    PreferenceSpec,
+    Seq2SeqSpec,
+)
 from intaglio.training.optimizer import OptimizerSpec
 from intaglio.training.schedule import ScheduleSpec
 
@@ -41,11 +54,13 @@ class TokenizerSpec(Spec):
             two do not know is `<unk>`.
         vocab_size: tokens at most; characters may do without, and are all kept then.
         pattern: see `text.train.train_on`; of bpe.
+        special_tokens: that later stages need (a pad token, the marks of a chat template); of bpe.
     """
 
     kind: Literal["bpe", "characters", "words"] = "bpe"
     vocab_size: int | None = Field(None, gt=4)
     pattern: str | None = None
+    special_tokens: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _sized(self) -> "TokenizerSpec":
@@ -53,8 +68,9 @@ class TokenizerSpec(Spec):
             raise ValueError(f"a tokenizer of kind {self.kind} needs vocab_size")
         if self.kind == "bpe" and self.vocab_size is not None and self.vocab_size <= 256:
             raise ValueError("vocab_size: the 256 bytes alone take as many tokens")
-        if self.kind != "bpe" and self.pattern is not None:
-            raise ValueError(f"pattern means nothing to a tokenizer of kind {self.kind}")
+        given = "pattern" if self.pattern is not None else "special_tokens" if self.special_tokens else None
+        if self.kind != "bpe" and given:
+            raise ValueError(f"{given} means nothing to a tokenizer of kind {self.kind}")
         return self
 
 
@@ -116,9 +132,11 @@ class Recipe(Spec):
         compile: torch.compile what knows nothing of documents; see `compiling`.
         neftune: noise on the embeddings while training (Jain et al. 2023); 0 for none.
         evaluate_every, save_every, sample_every: in steps; 0 for never (the end always saves).
-        prompts: what samples continue.
+        prompts: what samples continue; an objective that aligns a policy takes held-out prompts where there are none.
         keep: checkpoints that stay.
         answers: held-out conversations to be answered before and after; see `answers`.
+        pairs: held-out pairs to be told apart before and after; see `pair_exam`.
+        compare: how a policy that is aligned is compared with the model it began as; see `side_by_side`.
         yardsticks: print what a byte 5-gram and `xz -9` make of the held-out texts.
         code: samples of code to be parsed at the end; see `closing`.
         tensorboard: write the log's numbers under RUN/tensorboard too.
@@ -160,6 +178,8 @@ class Recipe(Spec):
     tensorboard: bool = False
     patience: int = Field(0, ge=0)
     answers: AnswersSpec | None = None
+    pairs: PairsSpec | None = None
+    compare: CompareSpec | None = None
     yardsticks: bool = False
     code: CodeSpec | None = None
     seed: int = 0
@@ -174,7 +194,7 @@ class Recipe(Spec):
             raise ValueError("random weights need a tokenizer: name one, or tokenizer: {vocab_size: N} trains one")
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give steps or epochs, one of the two")
-        if self.sample_every and not self.prompts:
+        if self.sample_every and not self.prompts and not self.aligns:
             raise ValueError("sample_every needs prompts")
         if self.precision == "float16" and not self.device.startswith("cuda"):
             raise ValueError("precision float16 needs device cuda; on other devices take bfloat16")
@@ -182,6 +202,7 @@ class Recipe(Spec):
             raise ValueError("compile decides by itself what it keeps; take checkpointing selective or compile")
         self._fit_the_objective()
         self._fit_the_adapter()
+        self._fit_the_measures()
         if self.streaming:
             self._fit_a_stream()
         return self
@@ -195,8 +216,46 @@ class Recipe(Spec):
             raise ValueError(f"{given} means nothing to objective {objective.kind}")
         if isinstance(objective, ClassifierSpec) and self.packing == "contiguous":
             raise ValueError("packing contiguous cuts documents, and a classifier reads each at its end")
+        if isinstance(objective, PreferenceSpec):
+            self._fit_comparisons(objective)
+        if isinstance(objective, PPOSpec | GRPOSpec):
+            objective.require_fit(self.micro_batch * self.accumulation, self.max_length)
+            if isinstance(self.adapter, LoRASpec) and self.adapter.lora_dropout:
+                raise ValueError(
+                    f"adapter.lora_dropout does nothing: objective {objective.kind} learns without dropout"
+                )
         if isinstance(objective, Seq2SeqSpec) and self.over_long == "truncate":
             raise ValueError("a pair that is truncated teaches not to end: say over_long: drop")
+
+    def _fit_comparisons(self, objective: PreferenceSpec) -> None:
+        """What would compare wrongly, or would do nothing, is refused."""
+        if self.packing == "contiguous":
+            raise ValueError("packing contiguous cuts documents, and an answer is compared whole")
+        if isinstance(objective, KTOSpec) and self.micro_batch == 1:
+            raise ValueError("kto gives each prompt another's answer: micro_batch must be 2 or more")
+        if isinstance(self.adapter, LoRASpec) and self.adapter.lora_dropout and not objective.dropout:
+            raise ValueError("adapter.lora_dropout does nothing without objective.dropout: true")
+        reference = getattr(objective, "reference", None)
+        if reference == "adapter_off" and not isinstance(self.adapter, LoRASpec):
+            raise ValueError("reference adapter_off is for a new adapter: take auto, copy or precomputed")
+
+    @property
+    def aligns(self) -> bool:
+        """Whether what is trained is a policy, which can be compared with the model it began as."""
+        return isinstance(self.objective, DPOSpec | ORPOSpec | KTOSpec | PPOSpec | GRPOSpec)
+
+    def _fit_the_measures(self) -> None:
+        """What cannot be measured is refused."""
+        kind = self.objective.kind
+        if self.compare is not None and not self.aligns:
+            raise ValueError(f"compare means nothing to objective {kind}")
+        if self.compare is not None and not self.sample_every:
+            raise ValueError("compare happens every sample_every steps: say how many")
+        rewarding = isinstance(self.objective, PairwiseRewardSpec)
+        if self.pairs is not None and not (rewarding or isinstance(self.objective, DPOSpec | ORPOSpec)):
+            raise ValueError(f"pairs means nothing to objective {kind}")
+        if self.pairs is not None and rewarding and self.pairs.by != "mean":
+            raise ValueError("pairs.by is of likelihoods, and a reward model has rewards")
 
     def _fit_the_adapter(self) -> None:
         """What only an adapter gives a meaning to is refused without one."""
@@ -238,29 +297,6 @@ def load_recipe(path: Path, changes: list[str]) -> Recipe:
     if not isinstance(data, dict):
         raise UserError("not a mapping of keys to values", where=str(path))
     for change in changes:
-        _apply(data, change)
+        apply_change(data, change)
     recipe: Recipe = validate(Recipe, data, str(path))
     return recipe
-
-
-def _apply(data: dict[str, Any], change: str) -> None:
-    key, equals, text = change.partition("=")
-    if not equals or not key:
-        raise UserError(f"not key=value: {change!r}", where="command line")
-    *parents, last = key.split(".")
-    for parent in parents:
-        data = data.setdefault(parent, {})
-        if not isinstance(data, dict):
-            raise UserError(f"{parent!r} holds no keys", where=key)
-    try:
-        data[last] = _number(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise UserError(f"not a YAML value: {text!r}", where=key) from error
-
-
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-4 as text; nobody else does."""
-    try:
-        return float(value) if isinstance(value, str) and value[:1] in "+-.0123456789" else value
-    except ValueError:
-        return value

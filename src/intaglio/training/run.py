@@ -4,6 +4,7 @@ RUN/
     recipe.yaml     as it was resolved
     log.jsonl       a line for every step, evaluation and sample
     curves.png      loss, learning rate, gradient norm
+    reward-kl.png   of a policy that was aligned, see `reward_kl`
     model/          a complete model directory, usable at once; or, where an adapter was trained:
     adapter/        its PEFT directory, with tokenizer and template
     checkpoints/    everything a step depends on; the last few
@@ -12,7 +13,7 @@ RUN/
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,9 +23,11 @@ import yaml
 
 from intaglio.adapters.peft_files import save_adapter
 from intaglio.checkpoints.load import DTYPES
+from intaglio.checkpoints.save import token_ids
 from intaglio.errors import UserError
-from intaglio.files import whole_directory, whole_file
+from intaglio.files import whole_directory, whole_file, write_json
 from intaglio.models.heads import SequenceClassifier, decoder_of
+from intaglio.models.value import ActorCritic
 from intaglio.specs import load_yaml, validate
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.adapting import adapt
@@ -39,12 +42,14 @@ from intaglio.training.master import MasterWeights
 from intaglio.training.measures import Measures
 from intaglio.training.optimizer import build_optimizers
 from intaglio.training.recipe import Recipe
+from intaglio.training.reward_kl import draw_reward_kl
 from intaglio.training.rollout import continue_prompts
 from intaglio.training.scaler import LossScaler
+from intaglio.training.side_by_side import SideBySide
 from intaglio.training.start import build_tokenizer
-from intaglio.training.state import last_checkpoint, load_objective, load_state, prune, save_state
+from intaglio.training.state import last_checkpoint, load_objective, load_state, load_stream, prune, save_state
 from intaglio.training.tasks import task_of
-from intaglio.training.tricks import recompute_activations
+from intaglio.training.tricks import recompute_activations, without_dropout
 
 __all__ = ["Outcome", "finish", "resume", "train"]
 
@@ -83,6 +88,7 @@ def train(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -
     ready = _Run(recipe, run, say, quiet)
     with whole_directory(run / "tokenizer") as beside:
         ready.tokenizer.save(beside)
+        write_json(beside / "generation_config.json", token_ids(ready.tokenizer, {}))  # all that ends a text
     with whole_file(run / "recipe.yaml") as beside:  # last: from here on it is a run
         beside.write_text(yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8")
     return ready.go()
@@ -123,16 +129,19 @@ class _Run:
         torch.manual_seed(recipe.seed)
         self.tokenizer = self._tokenizer()
         self.data = read_data(recipe, self.tokenizer, say)
-        self.task = task_of(recipe, self.data)
+        self.task = task_of(recipe, self.data, say)
         self.stream = self.task.stream()
         self.model: Any = self.task.model(self.tokenizer)
         adapt(self.model, recipe)
+        if not getattr(recipe.objective, "dropout", True):
+            without_dropout(self.model)
         self.masters = MasterWeights(self.model, DTYPES["float32" if recipe.adapter else recipe.precision])
         self.optimizers = build_optimizers(recipe.optimizer, self.masters.masters)
         self.objective = self.task.objective()
         self.steps = recipe.steps or self._steps_of(recipe.epochs or 1.0)
         self.held_out = self.task.held_out()
         self.measures = Measures(recipe, run, self.data.validation, self.tokenizer, say)
+        self.side_by_side = self._side_by_side() if recipe.aligns and recipe.sample_every else None
         size = self.model.spec.vocab_size
         self.token_bytes = torch.tensor([len(self.tokenizer.token_bytes(i)) for i in range(size)])
         self.loop = Loop(
@@ -151,7 +160,8 @@ class _Run:
         self.last_loss: float | None = None
         self.eval_loss: float | None = None
         self.best, self.worse = float("inf"), 0
-        self.speaker: Any = self.model.decoder if isinstance(self.model, SequenceClassifier) else self.model
+        headed = isinstance(self.model, SequenceClassifier | ActorCritic)
+        self.speaker: Any = self.model.decoder if headed else self.model
         if recipe.compile:
             compile_parts(decoder_of(self.model))
         if recipe.checkpointing:
@@ -166,15 +176,19 @@ class _Run:
             stopped = None
         else:
             if not self.loop.done and self.recipe.model:  # random weights have nothing to say
-                self.measures.before(self.speaker)
+                self.measures.before(self.speaker, self.model)
             with _signals() as received, self._log() as self.log:
                 self._step_on(received)
             self._save()
             stopped = received[0] if received else None
         self._draw()
         if stopped is None:
-            self.measures.after(self.speaker)
+            self.measures.after(self.speaker, self.model)
         return Outcome(self.run, self.result, self.loop.done, stopped, self.last_loss, self.eval_loss)
+
+    def _side_by_side(self) -> SideBySide:
+        held_out = self.data.validation
+        return SideBySide(self.recipe, self.tokenizer, [held_out[i].where for i in range(len(held_out))])
 
     def _ended(self) -> bool:
         """All steps done, or no better loss for as long as the recipe waits for one."""
@@ -185,6 +199,8 @@ class _Run:
         """The curves; a run is not lost for want of a picture of it."""
         try:
             draw_log(self.run / "log.jsonl", self.run / "curves.png")
+            if self.recipe.aligns:
+                draw_reward_kl(read_log(self.run / "log.jsonl"), self.run / "reward-kl.png")
         except UserError as error:
             self.say(str(error))
 
@@ -239,6 +255,7 @@ class _Run:
         state = load_state(path, self.masters, self.optimizers)
         load_objective(path, self.objective)
         self.stream.load_state(state["cursor"])
+        load_stream(path, self.stream)
         self.loop.done, self.loop.tokens_seen = state["step"], state["tokens_seen"]
         self.best, self.worse = state["best"] or float("inf"), state["worse"]
         if self.loop.scaler:
@@ -272,9 +289,7 @@ class _Run:
         token_bytes = self.token_bytes if self.task.predicts_text else None
         found = evaluate(self.model, self.objective, self.held_out, token_bytes)
         self.eval_loss = found.loss
-        self.log.line(
-            step=step.number, **{f"eval_{name}": value for name, value in asdict(found).items() if value is not None}
-        )
+        self.log.line(step=step.number, **found.lines())
         bits = f", {found.bits_per_byte:.3f} bits a byte" if found.bits_per_byte else ""
         right = "" if found.accuracy is None else f", {found.accuracy:.1%} right"
         self.log.say(f"step {step.number}: held-out loss {found.loss:.4f}{right}{bits}")
@@ -285,6 +300,9 @@ class _Run:
         return not self.recipe.patience or self.worse < self.recipe.patience
 
     def _sample(self, step: Step) -> None:
+        if self.side_by_side is not None:
+            self.side_by_side.tell(step.number, self.speaker, self.log)
+            return
         prompts, recipe = self.recipe.prompts, self.recipe
         texts = continue_prompts(self.speaker, self.tokenizer, prompts, recipe.sample_tokens, recipe.seed)
         for prompt, text in zip(self.recipe.prompts, texts, strict=True):
@@ -300,14 +318,15 @@ class _Run:
             "scaler": self.loop.scaler.state() if self.loop.scaler else None,
             "recipe": self.recipe.plain(),
         }
-        save_state(self.run, self.loop.done, self.masters, self.optimizers, state, self.objective)
+        save_state(self.run, self.loop.done, self.masters, self.optimizers, state, self.objective, self.stream)
         prune(self.run, self.recipe.keep)
         self._write(self.result)
 
     def _write(self, path: Path) -> None:
         """What others open: the whole model, or the adapter alone."""
         if self.recipe.adapter:
-            save_adapter(self.model, path, base=self.recipe.model, tokenizer=self.tokenizer)
+            adapted = self.model.decoder if isinstance(self.model, ActorCritic) else self.model
+            save_adapter(adapted, path, base=self.recipe.model, tokenizer=self.tokenizer)
         else:
             self.task.save(self.model, path, self.tokenizer)
 

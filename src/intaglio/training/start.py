@@ -32,10 +32,11 @@ def build_tokenizer(recipe: Recipe) -> Tokenizer:
             return characters_of(texts_to_learn_from(recipe), size)
         case TokenizerSpec(kind="words", vocab_size=size):
             return words_of(texts_to_learn_from(recipe), size)
-        case TokenizerSpec(vocab_size=size, pattern=pattern):
+        case TokenizerSpec(vocab_size=size, pattern=pattern, special_tokens=special):
             assert size is not None
             pads = ("<|pad|>",) if isinstance(recipe.objective, ClassifierSpec) else ()  # see `checkpoints.classifiers`
-            return train_on(texts_to_learn_from(recipe), size, ("<|endoftext|>", *pads), pattern)
+            marks = dict.fromkeys(("<|endoftext|>", *pads, *special))
+            return train_on(texts_to_learn_from(recipe), size, [*marks], pattern)
 
 
 def build_spec(recipe: Recipe, tokenizer: Tokenizer) -> ModelSpec:

@@ -5,13 +5,14 @@ checkpoints/step-00000120/
     optimizer.safetensors    moments by "index.name"
     rng.safetensors          torch's generator
     objective.safetensors    what the objective remembers, if it does
+    stream.safetensors       what the stream has at hand, if it makes its batches itself
     state.json               step, tokens seen, data cursor, optimizer's scalars, best result
 """
 
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,9 +23,20 @@ from intaglio.files import read_json, whole_directory, write_json
 from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.objective import Stateful
 
-__all__ = ["last_checkpoint", "load_objective", "load_state", "prune", "save_state"]
+__all__ = ["Buffered", "last_checkpoint", "load_objective", "load_state", "load_stream", "prune", "save_state"]
 
 Optimizers = list[torch.optim.Optimizer]
+
+
+@runtime_checkable
+class Buffered(Protocol):
+    """A stream with tensors at hand, such as a rollout that is learned from, which a checkpoint must hold."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What it has at hand, by name."""
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Goes on with what a stream had at hand; its `load_state` was called before."""
 
 
 def save_state(
@@ -34,6 +46,7 @@ def save_state(
     optimizers: Optimizers,
     state: dict[str, Any],
     objective: object = None,
+    stream: object = None,
 ) -> Path:
     """Writes the checkpoint of `step` beside, then renames; a kill at any moment leaves the one before.
 
@@ -42,7 +55,7 @@ def save_state(
         step: steps done.
         masters, optimizers: what is saved as tensors.
         state: everything else, plain data.
-        objective: saved too, if it remembers anything.
+        objective, stream: saved too, if they remember anything, or have anything at hand.
     """
     path = run / "checkpoints" / f"step-{step:08d}"
     tensors, scalars = _optimizer_tensors(optimizers)
@@ -52,6 +65,8 @@ def save_state(
         save_file({"torch": torch.get_rng_state()}, beside / "rng.safetensors")
         if isinstance(objective, Stateful):
             save_file(objective.state(), beside / "objective.safetensors")
+        if isinstance(stream, Buffered):
+            save_file(stream.tensors(), beside / "stream.safetensors")
         write_json(beside / "state.json", {"step": step, "optimizer": scalars, **state})
     return path
 
@@ -78,6 +93,12 @@ def load_objective(path: Path, objective: object) -> None:
     """Gives an objective back what it remembered."""
     if isinstance(objective, Stateful):
         objective.load_state(load_file(path / "objective.safetensors"))
+
+
+def load_stream(path: Path, stream: object) -> None:
+    """Gives a stream back what it had at hand; its plain state is there already."""
+    if isinstance(stream, Buffered):
+        stream.load_tensors(load_file(path / "stream.safetensors"))
 
 
 def last_checkpoint(run: Path) -> Path | None:

@@ -1,5 +1,6 @@
 """What is learned: the head, the batches and the loss that belong to an objective, and how its model is saved."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +29,13 @@ from intaglio.training.objectives.objective import Objective
 from intaglio.training.objectives.seq2seq import Seq2SeqLoss
 from intaglio.training.objectives.specs import (
     ClassifierSpec,
+    DPOSpec,
+    GRPOSpec,
+    KTOSpec,
     LanguageModelSpec,
+    ORPOSpec,
+    PairwiseRewardSpec,
+    PPOSpec,
     Seq2SeqSpec,
     TaggerSpec,
     TruncatedBPTTSpec,
@@ -36,7 +43,9 @@ from intaglio.training.objectives.specs import (
 from intaglio.training.objectives.tagger import TagLoss
 from intaglio.training.objectives.truncated_bptt import TruncatedBPTT
 from intaglio.training.pairs import PairStream, pair_batches
+from intaglio.training.preference_tasks import OddsRatio, Rewarding, WithoutPairs, WithReference
 from intaglio.training.recipe import Recipe
+from intaglio.training.rl_tasks import GroupPolicy, PolicyWithCritic
 from intaglio.training.start import build_model, build_spec
 from intaglio.training.tagged import tagged_batches
 from intaglio.training.tricks import NoisyEmbeddings
@@ -70,8 +79,8 @@ class Task(Protocol):
         """Writes a model directory."""
 
 
-def task_of(recipe: Recipe, data: Data) -> Task:
-    """The task that a recipe's objective is."""
+def task_of(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda line: None) -> Task:
+    """The task that a recipe's objective is; `say` is told what takes long before the first step."""
     match recipe.objective:
         case LanguageModelSpec() as spec:
             return _LanguageModelling(recipe, spec, data)
@@ -83,6 +92,18 @@ def task_of(recipe: Recipe, data: Data) -> Task:
             return _Translation(recipe, spec, data)
         case TaggerSpec():
             return _Tagging(recipe, data)
+        case PairwiseRewardSpec() as spec:
+            return Rewarding(recipe, spec, data, _decoder, say)
+        case DPOSpec() as spec:
+            return WithReference(recipe, spec, data, _decoder, say)
+        case ORPOSpec() as spec:
+            return OddsRatio(recipe, spec, data, _decoder, say)
+        case KTOSpec() as spec:
+            return WithoutPairs(recipe, spec, data, _decoder, say)
+        case PPOSpec() as spec:
+            return PolicyWithCritic(recipe, spec, data)
+        case GRPOSpec() as spec:
+            return GroupPolicy(recipe, spec, data)
 
 
 class _LanguageModelling:

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from intaglio import native
 from intaglio.models.decoder import Decoder
+from intaglio.parts.lora import LowRank
 from intaglio.training.batches import Batch
 from intaglio.training.objectives.objective import Loss, Objective
 
-__all__ = ["NoisyEmbeddings", "recompute_activations"]
+__all__ = ["NoisyEmbeddings", "recompute_activations", "without_dropout"]
 
 
 def recompute_activations(model: Decoder, which: int | Literal["selective"]) -> None:
@@ -31,10 +33,21 @@ def recompute_activations(model: Decoder, which: int | Literal["selective"]) -> 
         layer.forward = partial(again, layer.forward)
 
 
+def without_dropout(model: nn.Module) -> None:
+    """Switches dropout off for good, adapters' too: what is compared with a model that has none must have none."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, LowRank):
+            module.dropout = 0.0
+
+
 def _kept() -> list[OpOverload]:
     """The products and the fused kernels of each device, as autograd calls them."""
     aten = torch.ops.aten
+    own = [torch.ops.intaglio.documents_attention.default] if native.available() else []
     return [
+        *own,
         aten.mm.default,
         aten.addmm.default,
         aten._grouped_mm.default,

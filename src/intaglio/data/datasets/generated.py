@@ -1,4 +1,4 @@
-"""Data sets that are made here, the same rows every time: dates as people write them, and copying."""
+"""Data sets that are made here, the same rows every time: dates as people write them, copying, and small sums."""
 
 import datetime
 import random
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from intaglio.data.datasets.choices import NUMBER_ALONE, asked
 from intaglio.data.datasets.readers import Row
 from intaglio.data.unpacking import needs
 
-__all__ = ["LOCALES", "copying", "dates"]
+__all__ = ["LOCALES", "arithmetic", "copying", "dates"]
 
 LOCALES: Final = (
     "ar bg bn ca cs da de el en en_GB es et fa fi fr he hi hr hu id it ja ko lt lv ms nb nl pl pt ro ru sk sl sr sv sw "
@@ -22,6 +23,7 @@ _DAYS: Final = range(datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 
 _NUM_DATES: Final = 50_000
 _NUM_COPIES: Final = 20_000
 _LONGEST_COPY: Final = 60
+_NUM_SUMS: Final = 6_000
 _PLAIN: Final = str.maketrans({"\u202f": " ", "\u00a0": " ", "\u200f": None, "\u200e": None})
 """Spaces and marks that nobody types."""
 
@@ -59,3 +61,14 @@ def copying(folder: Path) -> Iterator[Row]:
         length = 1 + number % _LONGEST_COPY
         text = "".join(draw.choices(string.ascii_lowercase, k=length))
         yield {"prompt": text, "completion": text, "length": length}
+
+
+def arithmetic(folder: Path) -> Iterator[Row]:
+    """Sums and differences of numbers below 100, none of them negative, and products up to 12 x 12; no task twice."""
+    small, smaller = range(100), range(13)
+    tasks = [(f"{a} + {b}", a + b) for a in small for b in small]
+    tasks += [(f"{a} - {b}", a - b) for a in small for b in small if a >= b]
+    drawn = random.Random(0).sample(tasks, _NUM_SUMS) + [(f"{a} x {b}", a * b) for a in smaller for b in smaller]
+    random.Random(1).shuffle(drawn)
+    for task, answer in drawn:
+        yield {"prompt": asked(f"What is {task}? {NUMBER_ALONE}"), "answer": str(answer)}

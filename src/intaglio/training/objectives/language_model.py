@@ -10,10 +10,11 @@ from intaglio.models.recurrent import RecurrentModel
 from intaglio.parts.context import Packed
 from intaglio.training.batches import IGNORE, Batch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
+from intaglio.training.objectives.metrics import Mean
 from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
 
-__all__ = ["LanguageModel", "at_targets", "count_correct"]
+__all__ = ["LanguageModel", "accuracy", "at_targets"]
 
 
 class LanguageModel:
@@ -31,7 +32,7 @@ class LanguageModel:
         """See `Objective`."""
         assert isinstance(model, Decoder)
         hidden = model.hidden_states(batch.ids, batch.positions, Packed(batch.documents))[0]  # (N, E)
-        metrics = {} if model.training else {"correct": count_correct(model, *at_targets(hidden, batch), self.chunk)}
+        metrics = {} if model.training else {"accuracy": accuracy(model, *at_targets(hidden, batch), self.chunk)}
         extra, experts = balance(model)
         return Loss(self.total(model, hidden, batch), extra, metrics, experts)
 
@@ -55,7 +56,7 @@ def at_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     return hidden[placed], labels[placed]
 
 
-def count_correct(model: Decoder | RecurrentModel, hidden: Tensor, labels: Tensor, chunk: int) -> float:
-    """How many targets (n,) are the likeliest token of (n, E); for where a model is measured, not where it learns."""
+def accuracy(model: Decoder | RecurrentModel, hidden: Tensor, labels: Tensor, chunk: int) -> Mean:
+    """Which share of the targets (n,) are the likeliest token of (n, E); for where a model is measured, not trained."""
     pairs = zip(hidden.split(chunk), labels.split(chunk), strict=True)
-    return float(sum(int((model.logits(h).argmax(dim=-1) == t).sum()) for h, t in pairs))
+    return Mean(sum(int((model.logits(h).argmax(dim=-1) == t).sum()) for h, t in pairs), len(labels))

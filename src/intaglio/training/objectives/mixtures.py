@@ -42,7 +42,7 @@ def balance(model: Decoder) -> tuple[Tensor | None, list[ExpertUse]]:
 
 
 def joined_use(
-    parts: Sequence[Sequence[ExpertUse]], targets: Sequence[int], tokens: Sequence[int]
+    parts: Sequence[Sequence[ExpertUse]], targets: Sequence[float], tokens: Sequence[int]
 ) -> tuple[ExpertUse, ...]:
     """The layers' use over several micro-batches: balance weighted by targets as the loss is, shares by tokens."""
     layers = zip(*parts, strict=True)
@@ -55,8 +55,8 @@ def joined_use(
     )
 
 
-def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
-    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / max(sum(weights), 1)
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / (sum(weights) or 1)
 
 
 def _mixtures(model: Decoder) -> Iterator[MixtureOfExperts]:

@@ -1,12 +1,13 @@
 """What the loop asks of an objective, and nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from intaglio.training.batches import Batch
+from intaglio.training.objectives.metrics import Metric
 from intaglio.training.objectives.mixtures import ExpertUse
 
 __all__ = ["Loss", "Objective", "Stateful"]
@@ -20,13 +21,13 @@ class Loss:
         total: summed over targets, in nats; the loop divides by the targets of the whole optimizer step, so that
             splitting a step into micro-batches changes nothing.
         extra: added to the divided loss as it is, weighted by the micro-batch's share of the step's targets (balance).
-        metrics: sums over targets to be logged as means (`correct`, ...).
+        metrics: what else is logged, by name.
         experts: how each mixture of experts was used, layer by layer.
     """
 
     total: Tensor
     extra: Tensor | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     experts: Sequence[ExpertUse] = ()
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from intaglio.models.encoder_decoder import EncoderDecoder
 from intaglio.models.seq2seq import Seq2Seq
 from intaglio.training.batches import IGNORE, Batch
+from intaglio.training.objectives.metrics import Mean
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.rows import real_places
 from intaglio.training.pairs import PairBatch
@@ -42,7 +43,7 @@ class Seq2SeqLoss:
         labels = batch.labels[batch.labels != IGNORE]  # (n,), pair by pair
         smoothing = self.label_smoothing if model.training else 0.0
         total = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-        metrics = {} if model.training else {"correct": float((logits.argmax(dim=-1) == labels).sum())}
+        metrics = {} if model.training else {"accuracy": Mean.of(logits.argmax(dim=-1) == labels)}
         return Loss(total, metrics=metrics)
 
     def _hidden_states(self, model: Seq2Seq | EncoderDecoder, batch: PairBatch) -> Tensor:

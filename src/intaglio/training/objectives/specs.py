@@ -6,12 +6,21 @@ from pydantic import Discriminator, Field, Tag
 
 from intaglio.specs import Spec
 from intaglio.specs.base import kind_or
+from intaglio.training.objectives.preference_specs import DPOSpec, KTOSpec, ORPOSpec, PairwiseRewardSpec, PreferenceSpec
+from intaglio.training.objectives.rl_specs import GRPOSpec, PPOSpec
 
 __all__ = [
     "Carry",
     "ClassifierSpec",
+    "DPOSpec",
+    "GRPOSpec",
+    "KTOSpec",
     "LanguageModelSpec",
+    "ORPOSpec",
     "ObjectiveSpec",
+    "PPOSpec",
+    "PairwiseRewardSpec",
+    "PreferenceSpec",
     "Seq2SeqSpec",
     "TaggerSpec",
     "TruncatedBPTTSpec",
@@ -101,7 +110,13 @@ ObjectiveSpec = Annotated[
     | Annotated[ClassifierSpec, Tag("classifier")]
     | Annotated[TruncatedBPTTSpec, Tag("truncated_bptt")]
     | Annotated[Seq2SeqSpec, Tag("seq2seq")]
-    | Annotated[TaggerSpec, Tag("tagger")],
+    | Annotated[TaggerSpec, Tag("tagger")]
+    | Annotated[PairwiseRewardSpec, Tag("reward")]
+    | Annotated[DPOSpec, Tag("dpo")]
+    | Annotated[ORPOSpec, Tag("orpo")]
+    | Annotated[KTOSpec, Tag("kto")]
+    | Annotated[PPOSpec, Tag("ppo")]
+    | Annotated[GRPOSpec, Tag("grpo")],
     Discriminator(kind_or("language_model")),
 ]
 """A language model where no `kind` is given."""

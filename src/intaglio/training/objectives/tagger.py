@@ -9,6 +9,7 @@ from torch import nn
 
 from intaglio.models.heads import Tagger
 from intaglio.training.batches import Batch
+from intaglio.training.objectives.metrics import Mean
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.rows import as_rows, real_places
 
@@ -25,4 +26,4 @@ class TagLoss:
         scores = real_places(model(ids, lengths), lengths)  # (N, C)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         total = F.cross_entropy(scores, batch.labels[0], reduction="sum")
-        return Loss(total, metrics={"correct": float((scores.argmax(dim=-1) == batch.labels[0]).sum())})
+        return Loss(total, metrics={"accuracy": Mean.of(scores.argmax(dim=-1) == batch.labels[0])})

@@ -13,7 +13,7 @@ from intaglio.parts.recurrent import State
 from intaglio.training.batches import Batch
 from intaglio.training.lanes import LaneBatch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
-from intaglio.training.objectives.language_model import at_targets, count_correct
+from intaglio.training.objectives.language_model import accuracy, at_targets
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.rows import as_rows, real_places
 
@@ -39,7 +39,7 @@ class TruncatedBPTT:
         rows, left = model.hidden_states(ids, self._entered(model, batch), lengths)
         self._left[model.training] = tuple(part[:, batch.lasts].detach() for part in left)
         hidden, labels = at_targets(real_places(rows, lengths), batch)
-        metrics = {} if model.training else {"correct": count_correct(model, hidden, labels, self.chunk)}
+        metrics = {} if model.training else {"accuracy": accuracy(model, hidden, labels, self.chunk)}
         return Loss(chunked_cross_entropy(hidden, model.lm_head.weight, labels, chunk=self.chunk), metrics=metrics)
 
     def state(self) -> dict[str, Tensor]:

@@ -1,0 +1,39 @@
+"""What a recipe of alignment may ask to be measured beside its loss, as data."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from intaglio.specs import Spec
+from intaglio.training.objectives.rl_specs import RewardSpec
+
+__all__ = ["CompareSpec", "PairsSpec"]
+
+
+class CompareSpec(Spec):
+    """The policy beside the model that the run began with, every `sample_every` steps; see `side_by_side`.
+
+    Attributes:
+        rows: held-out prompts that both answer, where the recipe gives no `prompts`.
+        shown: of their answers, on the terminal and in the log.
+        batch: answers that are made together.
+        rewards: what judges both; where the objective has rewards, beside those.
+    """
+
+    rows: int = Field(32, gt=0)
+    shown: int = Field(4, ge=0)
+    batch: int = Field(64, gt=0)
+    rewards: tuple[RewardSpec, ...] = ()
+
+
+class PairsSpec(Spec):
+    """Held-out pairs told apart, before and after; see `pair_exam`.
+
+    Attributes:
+        rows: pairs, the first of those held out.
+        by: what of a policy's log-likelihood of an answer counts: its `mean` over tokens, which long answers do not
+            lose by, or its `sum`.
+    """
+
+    rows: int = Field(500, gt=1)
+    by: Literal["mean", "sum"] = "mean"

@@ -1,0 +1,110 @@
+"""Rows of comparisons and judgements become documents that fork, in memory, and streams of micro-batches of them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from intaglio.data.examples import Counts, Example, MaskPolicy, OverLong
+from intaglio.data.packing import Method
+from intaglio.data.preference_encoding import encode_judgements, encode_preferences
+from intaglio.data.preferences import Judged, judged_of, preferences_of
+from intaglio.data.readers import Row
+from intaglio.data.splitting import Split, held_out_prompts
+from intaglio.data.store import Source, Store, View
+from intaglio.text.tokenizer import Tokenizer
+from intaglio.training.batches import AnnotatedStream, Batch, evaluation_documents
+from intaglio.training.forks import ForkedBatch, ForkedExample, forked
+
+__all__ = ["ForkStream", "compares_chats", "forked_documents", "judged_examples", "pair_examples", "split_by_prompt"]
+
+Make = Callable[[Sequence[ForkedExample]], ForkedBatch]
+
+
+def pair_examples(
+    rows: Iterable[Row], tokenizer: Tokenizer, counts: Counts, max_length: int, over_long: OverLong
+) -> list[ForkedExample]:
+    """The pairs of all rows, those of rankings too; `counts` says what became of them.
+
+    Raises:
+        UserError: see `preferences_of` and `encode_preference`.
+    """
+    pairs = (pair for row in rows for pair in preferences_of(row))
+    limits = counts, max_length, over_long
+    return [forked(pair) for pair in encode_preferences(pairs, tokenizer, MaskPolicy(), *limits)]
+
+
+def judged_examples(
+    rows: Iterable[Row], tokenizer: Tokenizer, counts: Counts, max_length: int, over_long: OverLong
+) -> list[ForkedExample]:
+    """The judged answers of all rows; of a pair the chosen one was wanted and the rejected one was not, and so of a
+    ranking's pairs.
+
+    Raises:
+        UserError: see `judged_of` and `encode_judged`.
+    """
+    judged = (one for row in rows for one in _judged(row))
+    limits = counts, max_length, over_long
+    return [forked(one) for one in encode_judgements(judged, tokenizer, MaskPolicy(), *limits)]
+
+
+def _judged(row: Row) -> Iterator[Judged]:
+    if isinstance(row.value, str) or not {"chosen", "answers"} & row.value.keys():
+        yield judged_of(row)
+        return
+    for pair in preferences_of(row):
+        yield Judged(pair.where, pair.prompt, pair.chosen, True, pair.tools)
+        yield Judged(pair.where, pair.prompt, pair.rejected, False, pair.tools)
+
+
+def compares_chats(rows: Iterable[Row]) -> bool:
+    """Whether the first row is of messages."""
+    first = next(iter(rows), None)
+    answers = [] if first is None else list(_judged(first))
+    return any(not isinstance(one.completion, str) for one in answers)
+
+
+def split_by_prompt(store: Store, share: float) -> Split:
+    """Holds out about `share` of the examples; all those of one prompt are on one side.
+
+    Raises:
+        UserError: see `held_out_prompts`.
+    """
+    outside = held_out_prompts([_forked(store[i]).prompt for i in range(len(store))], share)
+    return Split(View.of(store, np.flatnonzero(~outside)), View.of(store, np.flatnonzero(outside)), 0)
+
+
+class ForkStream(AnnotatedStream):
+    """A `BatchStream` of documents that fork.
+
+    Args:
+        source, annotate, micro_batch, packing, seed: see `AnnotatedStream`.
+        room: tokens of a row.
+        make: a micro-batch of the examples of its rows.
+    """
+
+    def __init__(
+        self,
+        source: Source | Store,
+        make: Make,
+        annotate: Callable[[list[Batch]], Sequence[Batch]],
+        micro_batch: int,
+        room: int,
+        packing: Method,
+        seed: int = 0,
+    ) -> None:
+        self._make = make
+        super().__init__(source, annotate, micro_batch, room, packing, seed)
+
+    def _made(self, examples: Sequence[Example]) -> Batch:
+        return self._make([_forked(example) for example in examples])
+
+
+def forked_documents(store: Store, micro_batch: int, room: int, packing: Method) -> Iterator[list[ForkedExample]]:
+    """Every example of `store` once, as those that share a micro-batch."""
+    for examples in evaluation_documents(store, micro_batch, room, packing):
+        yield [_forked(example) for example in examples]
+
+
+def _forked(example: Example) -> ForkedExample:
+    assert isinstance(example, ForkedExample)
+    return example

@@ -1,0 +1,237 @@
+"""What answers are worth: functions that verify, functions of the user's own, reward models; weighted and added up.
+
+Legend: D answers.
+"""
+
+import importlib.util
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from intaglio.checkpoints.classifiers import is_classifier, load_classifier
+from intaglio.checkpoints.models import find_model, load_tokenizer
+from intaglio.data.examples import MaskPolicy
+from intaglio.data.preference_encoding import PromptExample, encode_judged
+from intaglio.data.preferences import Judged, Said
+from intaglio.errors import UserError
+from intaglio.models.heads import SequenceClassifier
+from intaglio.text.tokenizer import Tokenizer
+from intaglio.training.objectives.rl_specs import RewardSpec
+from intaglio.training.rollout import Answer, read_scores
+from intaglio.training.verifiers import VERIFIERS, matches
+
+__all__ = ["FunctionReward", "ModelReward", "Reward", "Rewards", "build_rewards", "function_of", "same_ids"]
+
+
+class Reward(Protocol):
+    """A number for an answer."""
+
+    name: str
+
+    def __call__(self, prompts: Sequence[PromptExample], answers: Sequence[Answer]) -> list[float]:
+        """One for each answer to the prompt of the same number; NaN where there is none."""
+
+
+class FunctionReward:
+    """A Python function; see `verifiers` for its shape.
+
+    Args:
+        name: in the log.
+        function: called with the keywords that it takes, all of them if it takes any.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name, self._function = name, function
+        parameters = inspect.signature(function).parameters.values()
+        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self._takes = {p.name for p in parameters}
+
+    def __call__(self, prompts: Sequence[PromptExample], answers: Sequence[Answer]) -> list[float]:
+        """See `Reward`.
+
+        Raises:
+            UserError: it wants what the rows do not have, fails, or does not give a number for each answer.
+        """
+        try:
+            found = self._function(**self._given(prompts, answers))
+        except Exception as error:
+            what = f"the reward function fails: {type(error).__name__}: {error}"
+            raise UserError(
+                what, where=self.name, mend="it is given prompts, completions and the rows' keys"
+            ) from error
+        if not isinstance(found, Sequence) or len(found) != len(answers):
+            raise UserError(f"the reward function gives no list of {len(answers)} numbers", where=self.name)
+        return [self._number(one) for one in found]
+
+    def _given(self, prompts: Sequence[PromptExample], answers: Sequence[Answer]) -> dict[str, Any]:
+        keys = {key for prompt in prompts for key in prompt.columns}
+        values: dict[str, Any] = {key: [prompt.columns.get(key) for prompt in prompts] for key in sorted(keys)}
+        values |= {"prompts": [_plain(prompt.source) for prompt in prompts]}
+        values |= {"completions": [answer.text for answer in answers]}
+        return values if self._takes_all else {key: value for key, value in values.items() if key in self._takes}
+
+    def _number(self, value: Any) -> float:
+        if value is None:
+            return math.nan
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the reward function gives {value!r}, no number", where=self.name) from error
+
+
+def _plain(source: Said) -> str | list[dict[str, Any]]:
+    return source if isinstance(source, str) else [dict(message) for message in source]
+
+
+class ModelReward:
+    """A reward model, read at the last token of prompt and answer.
+
+    Where it has the policy's tokenizer it reads the very ids that were made; else prompt and answer are rendered again
+    by its own, which ends every answer, also one that was cut off.
+
+    Args:
+        name: in the log.
+        model: with one score.
+        tokenizer: its own.
+        same: whether ids of the policy mean the same to it.
+    """
+
+    def __init__(self, name: str, model: SequenceClassifier, tokenizer: Tokenizer, *, same: bool) -> None:
+        self.name, self._model, self._tokenizer, self._same = name, model, tokenizer, same
+
+    def __call__(self, prompts: Sequence[PromptExample], answers: Sequence[Answer]) -> list[float]:
+        """See `Reward`."""
+        return read_scores(self._model, [self._ids(*pair) for pair in zip(prompts, answers, strict=True)])
+
+    def _ids(self, prompt: PromptExample, answer: Answer) -> list[int]:
+        if self._same:
+            return [*prompt.prompt.tolist(), *answer.ids]
+        said: Said = answer.text
+        if not isinstance(prompt.source, str):
+            said = ({"role": "assistant", "content": answer.text},)
+        judged = Judged(prompt.where, prompt.source, said, label=True)
+        example = encode_judged(judged, self._tokenizer, MaskPolicy())
+        return [*example.prompt.tolist(), *example.completion.tolist()]
+
+
+def same_ids(policys: Tokenizer, own: Tokenizer) -> bool:
+    """Whether ids of the policy mean the same to a model with a tokenizer of its own.
+
+    That may have tokens more: a reward model is written with a pad token that its policy may not have.
+    """
+    ours, theirs = (json.loads(tokenizer.backend.to_str()) for tokenizer in (policys, own))
+    added, more = ours.pop("added_tokens"), theirs.pop("added_tokens")
+    known = all(token in more for token in added)
+    return known and ours == theirs and policys.chat_templates == own.chat_templates
+
+
+class Rewards:
+    """Several rewards as one.
+
+    Args:
+        rewards: each.
+        weights: of each.
+    """
+
+    def __init__(self, rewards: Sequence[Reward], weights: Sequence[float]) -> None:
+        self.rewards, self.weights = rewards, weights
+
+    def __call__(self, prompts: Sequence[PromptExample], answers: Sequence[Answer]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted sum (D,), and each by its name (D,); NaN where none of them could say anything."""
+        each = {one.name: torch.tensor(one(prompts, answers), dtype=torch.float32) for one in self.rewards}
+        rows = torch.stack([*each.values()])  # (rewards, D)
+        total = (rows * torch.tensor(self.weights)[:, None]).nansum(dim=0)
+        return total.masked_fill(rows.isnan().all(dim=0), math.nan), each
+
+
+def build_rewards(
+    specs: Sequence[RewardSpec],
+    tokenizer: Tokenizer,
+    dtype: str,
+    device: str,
+) -> Rewards:
+    """The rewards of a recipe.
+
+    Args:
+        specs: of each.
+        tokenizer: the policy's.
+        dtype, device: of reward models.
+
+    Raises:
+        UserError: no such function, file or model, or a model that is no reward model.
+    """
+    rewards = [_build(spec, tokenizer, dtype, device) for spec in specs]
+    names = [reward.name for reward in rewards]
+    for number, reward in enumerate(rewards):
+        if names.count(reward.name) > 1:
+            reward.name = f"{reward.name}-{number + 1}"
+    return Rewards(rewards, [spec.weight for spec in specs])
+
+
+def _build(spec: RewardSpec, tokenizer: Tokenizer, dtype: str, device: str) -> Reward:
+    if spec.model is not None:
+        return _model(spec.model, tokenizer, dtype, device)
+    return function_of(spec)
+
+
+def function_of(spec: RewardSpec) -> FunctionReward:
+    """The reward of a spec that names no model.
+
+    Raises:
+        UserError: no such function or file.
+    """
+    if spec.pattern is not None:
+        return FunctionReward("pattern", matches(spec.pattern))
+    assert spec.function is not None
+    if spec.function in VERIFIERS:
+        return FunctionReward(spec.function, VERIFIERS[spec.function])
+    return _own_function(spec.function)
+
+
+def _model(name: str, tokenizer: Tokenizer, dtype: str, device: str) -> ModelReward:
+    path = find_model(name)
+    if not is_classifier(path):
+        raise UserError("is no reward model", where=f"rewards: {name}", mend="train one with objective reward")
+    model, own = load_classifier(path, dtype, device), load_tokenizer(path)
+    if model.num_labels != 1:
+        what = f"has {model.num_labels} scores, and a reward is one"
+        raise UserError(what, where=f"rewards: {name}", mend="train one with objective reward")
+    model.requires_grad_(requires_grad=False)
+    return ModelReward(_title(path.resolve()), model, own, same=same_ids(tokenizer, own))
+
+
+def _title(path: Path) -> str:
+    """The name of a directory; of RUN/model that of the run, since all runs have one of that name."""
+    return path.parent.name if path.name == "model" else path.name
+
+
+def _own_function(place: str) -> FunctionReward:
+    file, colon, name = place.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        known = ", ".join(VERIFIERS)
+        raise UserError(f"no reward function {place!r}", where="rewards", mend=f"take {known}, or FILE.py:function")
+    if not Path(file).is_file():
+        raise UserError("no such file", where=f"rewards: {file}", mend="give its path from where you are")
+    functions = _executed(Path(file))
+    if not callable(functions.get(name)):
+        raise UserError(f"defines no function {name}", where=f"rewards: {file}")
+    return FunctionReward(name, functions[name])
+
+
+def _executed(file: Path) -> Mapping[str, Any]:
+    """What a Python file defines."""
+    spec = importlib.util.spec_from_file_location(f"rewards_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"does not run: {type(error).__name__}: {error}", where=f"rewards: {file}") from error
+    return vars(module)
