@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from errno import ENOSPC
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from intaglio.errors import UserError
 
 __all__ = [
     "Progress",
+    "claimed",
     "download_npm",
     "download_sdist",
     "download_wheel",
@@ -143,14 +144,33 @@ def megabytes(num_bytes: int) -> str:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Holds the lock file `path`; a second process waits here until the first is done or dead."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", where=str(path)) from error
-    with file:
+    with _lock_file(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Holds the lock file `path`, for work that no second process may do beside this one, or again behind it.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    with _lock_file(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            mend = "wait until it has ended, or take another folder"
+            raise UserError("another process is at work here", where=str(path.parent), mend=mend) from error
+        yield
+
+
+def _lock_file(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", where=str(path)) from error
 
 
 def sweep(folder: Path, prefix: str) -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from intaglio.checkpoints.models import load_model, load_tokenizer
 from intaglio.errors import UserError
+from intaglio.fetch import claimed
 from intaglio.training.preview import preview
 from intaglio.training.recipe import load_recipe
 from intaglio.training.run import resume, train
@@ -156,6 +157,13 @@ def test_a_run_is_not_written_over(recipe: Path, tmp_path: Path) -> None:
     run = run_to(recipe, tmp_path / "run", "steps=2")
     with pytest.raises(UserError, match="--resume"):
         run_to(recipe, run, "steps=2")
+
+
+def test_two_processes_do_not_train_one_run(recipe: Path, tmp_path: Path) -> None:
+    run = run_to(recipe, tmp_path / "run", "steps=2")
+    with claimed(run / ".lock"), pytest.raises(UserError, match="another process is at work here"):
+        resume(run, say=quiet, quiet=True)
+    resume(run, say=quiet, quiet=True)
 
 
 def test_it_ends_when_nothing_improves(recipe: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
 import yaml
@@ -25,6 +25,7 @@ from intaglio.adapters.peft_files import save_adapter
 from intaglio.checkpoints.load import DTYPES
 from intaglio.checkpoints.save import token_ids
 from intaglio.errors import UserError
+from intaglio.fetch import claimed
 from intaglio.files import whole_directory, whole_file, write_json
 from intaglio.models.heads import SequenceClassifier, decoder_of
 from intaglio.models.value import ActorCritic
@@ -54,6 +55,8 @@ from intaglio.training.tricks import recompute_activations, without_dropout
 __all__ = ["Outcome", "finish", "resume", "train"]
 
 Say = Callable[[str], None]
+
+_LOCK: Final = ".lock"
 
 
 @dataclass(frozen=True)
@@ -86,22 +89,24 @@ def train(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -
     if (run / "recipe.yaml").exists():
         raise UserError("holds a run already", where=str(run), mend=f"go on with it: intaglio train --resume {run}")
     ready = _Run(recipe, run, say, quiet)
-    with whole_directory(run / "tokenizer") as beside:
-        ready.tokenizer.save(beside)
-        write_json(beside / "generation_config.json", token_ids(ready.tokenizer, {}))  # all that ends a text
-    with whole_file(run / "recipe.yaml") as beside:  # last: from here on it is a run
-        beside.write_text(yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8")
-    return ready.go()
+    with claimed(run / _LOCK):
+        with whole_directory(run / "tokenizer") as beside:
+            ready.tokenizer.save(beside)
+            write_json(beside / "generation_config.json", token_ids(ready.tokenizer, {}))  # all that ends a text
+        with whole_file(run / "recipe.yaml") as beside:  # last: from here on it is a run
+            beside.write_text(yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        return ready.go()
 
 
 def resume(run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
     """Goes on with a run from its last checkpoint, as if it had never stopped; from the start if it saved none.
 
     Raises:
-        UserError: no run there, or its checkpoint or data are not what they were.
+        UserError: no run there, another process is at work on it, or its checkpoint or data are not what they were.
     """
     recipe: Recipe = validate(Recipe, load_yaml(run / "recipe.yaml"), str(run / "recipe.yaml"))
-    return _Run(recipe, run, say, quiet).go()
+    with claimed(run / _LOCK):
+        return _Run(recipe, run, say, quiet).go()
 
 
 def finish(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
