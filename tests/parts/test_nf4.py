@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from intaglio import native
 from intaglio.errors import UserError
+from intaglio.parts import nf4
 from intaglio.parts.moe import Experts, grouped_linear
 from intaglio.parts.nf4 import CODE, DYNAMIC, NF4Linear, NF4Stack, NF4Weight, dequantize, quantize_nf4
 from intaglio.specs import FeedForwardSpec
@@ -25,13 +26,16 @@ def bnb() -> Any:
     return pytest.importorskip("bitsandbytes.functional")
 
 
-@pytest.fixture(params=["native", "plain"])
-def road(request: pytest.FixtureRequest) -> str:
-    """Both ways to the same bits."""
+@pytest.fixture(params=["native", "plain", "bitsandbytes"])
+def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The ways to the same bits; bitsandbytes' operators, which are for CUDA devices, here by its CPU backend."""
     if request.param == "native":
         request.getfixturevalue("with_native")
     else:
-        request.getfixturevalue("monkeypatch").setattr(native, "available", lambda: False)
+        monkeypatch.setattr(native, "available", lambda: False)
+    if request.param == "bitsandbytes":
+        request.getfixturevalue("bnb")
+        monkeypatch.setattr(nf4, "_kernels", lambda tensor: nf4._bitsandbytes())
     return str(request.param)
 
 

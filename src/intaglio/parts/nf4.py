@@ -8,6 +8,7 @@ magnitudes themselves are kept in 8 bits (double quantisation). All of it is wha
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -134,6 +135,9 @@ def quantize_nf4(tensor: Tensor, blocksize: int = 64, double_quant: bool = True)
 
 def _quantize(flat: Tensor, blocksize: int) -> tuple[Tensor, Tensor]:
     """(n,) -> two weights a byte, uint8 (ceil(n / 2),), and each block's largest magnitude, fp32 (blocks,)."""
+    if kernels := _kernels(flat):
+        packed, absmax = kernels.quantize_4bit.default(flat, blocksize, "nf4", torch.uint8)
+        return packed.view(-1), absmax
     made = native.nf4_quantize(flat, _BETWEEN, blocksize)
     if made is not None:
         return made
@@ -162,11 +166,30 @@ def _quantize_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
 def dequantize(weight: NF4Weight, dtype: torch.dtype) -> Tensor:
     """The tensor that the 4 bits stand for, of the shape it had; multiplied in fp32, then rounded to `dtype`."""
     count, scales = math.prod(weight.shape), weight.scales()
+    if kernels := _kernels(weight.packed):
+        by_kernel: Tensor = kernels.dequantize_4bit.default(
+            weight.packed, scales, weight.blocksize, "nf4", weight.shape, dtype
+        )
+        return by_kernel
     made = native.nf4_dequantize(weight.packed, scales, CODE, weight.blocksize, dtype)
     if made is not None:
         return made.view(weight.shape)
     values = _PAIRS.to(weight.packed.device)[weight.packed.int()].view(-1)[:count]
     return _scaled(values, scales, weight.blocksize).view(weight.shape).to(dtype)
+
+
+def _kernels(tensor: Tensor) -> Any:
+    """bitsandbytes' operators for what is on a CUDA device, where it is installed; else None."""
+    return _bitsandbytes() if tensor.is_cuda else None
+
+
+@cache
+def _bitsandbytes() -> Any:
+    try:
+        import bitsandbytes  # noqa: F401 - it registers its operators
+    except ImportError:
+        return None
+    return torch.ops.bitsandbytes
 
 
 class _Product(torch.autograd.Function):
