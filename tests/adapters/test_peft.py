@@ -18,6 +18,8 @@ from intaglio.checkpoints.save import save_model
 from intaglio.errors import UserError
 from intaglio.models.heads import SequenceClassifier
 from intaglio.specs.adapter import LoRASpec
+from intaglio.text.tokenizer import Tokenizer
+from toy_tokenizers import byte_level
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "all-linear": ("llama", {"target_modules": "all-linear"}),
@@ -122,6 +124,13 @@ def test_experts_one_by_one(tmp_path: Path) -> None:
     again = ours("mixtral")
     load_adapter(again, tmp_path)
     torch.testing.assert_close(logits(again), logits(model), atol=1e-6, rtol=1e-6)
+
+
+def test_all_that_ends_a_text_is_kept(tmp_path: Path) -> None:
+    model = ours("llama")
+    attach(model, LoRASpec(r=2))
+    save_adapter(model, tmp_path / "adapter", tokenizer=Tokenizer(byte_level(), eos_token_ids={0, 2}))
+    assert Tokenizer.from_directory(tmp_path / "adapter").eos_token_ids == {0, 2}
 
 
 def test_a_classifier_takes_its_head_along(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def save_adapter(
             write_json(beside / _BESIDE, {"quantization": {**quantized.plain(), "quant_type": quantized.quant_type}})
         if tokenizer:
             tokenizer.save(beside)
+        if tokenizer and len(tokenizer.eos_token_ids) > 1:  # its own files have room for one
+            write_json(beside / "generation_config.json", {"eos_token_id": sorted(tokenizer.eos_token_ids)})
 
 
 def load_adapter(model: Any, path: Path, name: str = "default", trainable: bool = False) -> LoRASpec:
