@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from intaglio.checkpoints.gguf_export import export_gguf
 from intaglio.checkpoints.load import load_directory, load_gguf
@@ -56,4 +57,5 @@ def test_llama_cpp_and_we_read_what_was_meant(kind: str, smollm2_dir: Path, tmp_
     assert theirs["ids"] == ids
     logits = torch.tensor(theirs["logits"])
     assert logits.argmax() == again.argmax()
-    torch.testing.assert_close(logits, again, atol=0.25, rtol=0)  # it computes in F16 and Q8 itself
+    apart = F.kl_div(logits.log_softmax(0), again.log_softmax(0), reduction="sum", log_target=True)
+    assert apart < (1e-4 if kind == "F16" else 0.01)  # beside Q8_0 it rounds activations to 8 bits too
