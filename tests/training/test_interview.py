@@ -28,9 +28,9 @@ def toy(seed: int) -> Decoder:
 
 
 @torch.no_grad()
-def by_hand(model: Decoder, other: Decoder) -> list[float]:
+def by_hand(model: Decoder, other: Decoder, asked: list[list[int]] = IDS) -> list[float]:
     found = []
-    for prompt, answer in zip(IDS, ANSWERS, strict=True):
+    for prompt, answer in zip(asked, ANSWERS, strict=True):
         ids = torch.tensor([prompt + answer])
         ours, theirs = (one(ids)[0, len(prompt) - 1 : -1].log_softmax(-1) for one in (model, other))
         found.append(float((ours.exp() * (ours - theirs)).sum()))
@@ -43,6 +43,13 @@ def test_the_divergence_is_that_of_the_whole_softmax_at_every_token_of_the_answe
         found = along(model, lambda policy: nullcontext(other), IDS, ANSWERS, batch)
         assert found == pytest.approx(by_hand(model, other), rel=1e-4)
     assert min(by_hand(model, other)) > 0.01
+
+
+def test_answers_to_one_prompt_do_not_see_each_other() -> None:
+    model, other = toy(0), toy(1)
+    asked = [IDS[0], IDS[0], IDS[1]]
+    found = along(model, lambda policy: nullcontext(other), asked, ANSWERS)
+    assert found == pytest.approx(by_hand(model, other, asked), rel=1e-4)
 
 
 def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from intaglio.data.preference_encoding import PromptExample, encode_prompt
 from intaglio.data.preferences import Prompt
 from intaglio.data.turns import text_of
 from intaglio.models.decoder import Decoder
-from intaglio.parts.context import Packed
 from intaglio.text.tokenizer import Tokenizer
+from intaglio.training.objectives.branches import fork_states
 from intaglio.training.rewards import Rewards
 from intaglio.training.rollout import Answer, Drawing, drawn_answers
 from intaglio.training.rollouts import RolloutBatch, batch_of, flat_rollout
@@ -144,7 +144,7 @@ def _drawn(
 
 def _hidden(model: Decoder, batch: RolloutBatch) -> Tensor:
     """(n, E): what the model predicts each token of the answers from."""
-    return model.hidden_states(batch.ids, batch.positions, Packed(batch.documents))[0][batch.places]
+    return fork_states(model, batch)[batch.places]
 
 
 def _by_token(model: Decoder, reference: Reference, batch: RolloutBatch) -> Tensor:

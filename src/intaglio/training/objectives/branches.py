@@ -11,20 +11,23 @@ from intaglio.parts.forked import Forked
 from intaglio.training.forks import ForkedBatch
 from intaglio.training.objectives.metrics import Mean, Metric
 from intaglio.training.objectives.token_logprobs import chunked_log_probs
+from intaglio.training.rollouts import RolloutBatch
 
 __all__ = ["branch_log_probs", "fork_states", "scored_log_probs", "token_metrics"]
 
 
-def fork_states(model: nn.Module, batch: ForkedBatch) -> Tensor:
+def fork_states(model: nn.Module, batch: ForkedBatch | RolloutBatch) -> Tensor:
     """What comes out of the last layer, (N, E): every prompt once."""
     assert isinstance(model, Decoder)
     return model.hidden_states(batch.ids, batch.positions, Forked(batch.forks))[0]
 
 
-def scored_log_probs(model: Decoder, hidden: Tensor, places: Tensor, targets: Tensor, chunk: int) -> Tensor:
+def scored_log_probs(
+    model: Decoder, hidden: Tensor, places: Tensor, targets: Tensor, chunk: int, temperature: float = 1.0
+) -> Tensor:
     """log p (n,) of `targets` (n,), each predicted at its place (n,) in the hidden states (N, E); in fp32."""
     weight, softcap = model.lm_head.weight, model.spec.logit_softcap
-    return chunked_log_probs(hidden[places], weight, targets, chunk=chunk, softcap=softcap)
+    return chunked_log_probs(hidden[places], weight, targets, chunk=chunk, softcap=softcap, temperature=temperature)
 
 
 def branch_log_probs(model: Decoder, batch: ForkedBatch, chunk: int) -> Tensor:
