@@ -23,10 +23,10 @@ import yaml
 
 from intaglio.adapters.peft_files import save_adapter
 from intaglio.checkpoints.load import DTYPES
-from intaglio.checkpoints.save import token_ids
+from intaglio.checkpoints.save import save_tokenizer
 from intaglio.errors import UserError
 from intaglio.fetch import claimed
-from intaglio.files import whole_directory, whole_file, write_json
+from intaglio.files import whole_directory, whole_file
 from intaglio.models.heads import SequenceClassifier, decoder_of
 from intaglio.models.value import ActorCritic
 from intaglio.specs import load_yaml, validate
@@ -86,16 +86,20 @@ def train(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -
     Raises:
         UserError: the folder holds a run already; or what the recipe names is missing or does not fit.
     """
-    if (run / "recipe.yaml").exists():
-        raise UserError("holds a run already", where=str(run), mend=f"go on with it: intaglio train --resume {run}")
+    _require_new(run)
     ready = _Run(recipe, run, say, quiet)
     with claimed(run / _LOCK):
+        _require_new(run)  # another process may have had time for a whole one
         with whole_directory(run / "tokenizer") as beside:
-            ready.tokenizer.save(beside)
-            write_json(beside / "generation_config.json", token_ids(ready.tokenizer, {}))  # all that ends a text
+            save_tokenizer(ready.tokenizer, beside)
         with whole_file(run / "recipe.yaml") as beside:  # last: from here on it is a run
             beside.write_text(yaml.safe_dump(recipe.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8")
         return ready.go()
+
+
+def _require_new(run: Path) -> None:
+    if (run / "recipe.yaml").exists():
+        raise UserError("holds a run already", where=str(run), mend=f"go on with it: intaglio train --resume {run}")
 
 
 def resume(run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
