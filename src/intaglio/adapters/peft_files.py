@@ -16,6 +16,7 @@ from intaglio.adapters.attach import adapter_specs, detach, install, plain, trai
 from intaglio.adapters.peft_config import read_config, write_config
 from intaglio.adapters.peft_tensors import Found, fill, tensors_of
 from intaglio.adapters.targets import HEAD, Place, Places
+from intaglio.checkpoints.save import save_tokenizer
 from intaglio.errors import UserError
 from intaglio.files import read_json, whole_directory, write_json
 from intaglio.models.resize import grow_vocabulary
@@ -75,9 +76,7 @@ def save_adapter(
         if quantized:
             write_json(beside / _BESIDE, {"quantization": {**quantized.plain(), "quant_type": quantized.quant_type}})
         if tokenizer:
-            tokenizer.save(beside)
-        if tokenizer and len(tokenizer.eos_token_ids) > 1:  # its own files have room for one
-            write_json(beside / "generation_config.json", {"eos_token_id": sorted(tokenizer.eos_token_ids)})
+            save_tokenizer(tokenizer, beside)
 
 
 def load_adapter(model: Any, path: Path, name: str = "default", trainable: bool = False) -> LoRASpec:

@@ -18,7 +18,7 @@ from intaglio.models.quantize import quantized_matrices
 from intaglio.specs.families import config_of
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["save_model", "token_ids", "write_weights"]
+__all__ = ["save_model", "save_tokenizer", "token_ids", "write_weights"]
 
 _TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -56,6 +56,13 @@ def save_model(
         write_weights(model, beside, MAPS.get(config["model_type"]), max_shard_bytes)
         if tokenizer:
             tokenizer.save(beside)
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """A tokenizer without a model, and in a generation config what ends a text beside the one EOS of its own files."""
+    tokenizer.save(folder)
+    if tokenizer.eos_token_ids - {tokenizer.eos_token_id}:
+        write_json(folder / "generation_config.json", {"eos_token_id": sorted(tokenizer.eos_token_ids)})
 
 
 def token_ids(tokenizer: Tokenizer | None, generation_config: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Legend: N rows of a step.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import Any
@@ -136,24 +136,22 @@ class Adapters:
         """The layers that any of some adapters change."""
         return frozenset().union(*(self._loaded[number].layers for number in set(numbers) - {NO_ADAPTER}))
 
-    @contextmanager
-    def running(self, rows: Sequence[tuple[int, int]]) -> Iterator[None]:
+    def running(self, rows: Sequence[tuple[int, int]]) -> AbstractContextManager[None]:
         """What is computed now: adapters, and how many rows each one has there, in order."""
-        self._step.runs = _runs(rows)
-        try:
-            yield
-        finally:
-            self._step.runs = []
+        return self._computing(_runs(rows))
 
-    @contextmanager
-    def alone(self, name: str | None) -> Iterator[None]:
+    def alone(self, name: str | None) -> AbstractContextManager[None]:
         """All that is computed now is under one adapter, or under none.
 
         Raises:
             UserError: there is none of this name.
         """
         number = self.number(name)
-        self._step.runs = [] if number == NO_ADAPTER else [(number, None)]
+        return self._computing([] if number == NO_ADAPTER else [(number, None)])
+
+    @contextmanager
+    def _computing(self, runs: Runs) -> Iterator[None]:
+        self._step.runs = runs
         try:
             yield
         finally:

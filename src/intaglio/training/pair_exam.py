@@ -18,7 +18,8 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, decoder_of
 from intaglio.training.forks import ForkedBatch, make_forked
 from intaglio.training.measure_specs import PairsSpec
-from intaglio.training.objectives.branches import branch_log_probs, fork_states
+from intaglio.training.objectives.branches import branch_log_probs
+from intaglio.training.objectives.reward import branch_rewards
 from intaglio.training.preferences import forked_documents
 
 __all__ = ["PairExam", "compare_pairs"]
@@ -60,7 +61,7 @@ class PairExam:
     def _values(self, model: nn.Module, batch: ForkedBatch) -> Tensor:
         """What the model gives each answer: (b,)"""
         if isinstance(model, SequenceClassifier):
-            return model.score(fork_states(model.decoder, batch)[batch.ends])[:, 0].float()
+            return branch_rewards(model, batch)
         assert isinstance(model, Decoder)
         sums = branch_log_probs(model, batch, _CHUNK)
         return sums / batch.lengths.clamp(min=1) if self.spec.by == "mean" else sums

@@ -23,11 +23,11 @@ from intaglio.training.objectives.reward import PairwiseReward
 from intaglio.training.preferences import ForkStream, forked_documents
 from intaglio.training.recipe import AdapterFrom, Recipe
 from intaglio.training.reference import Computed, Reference, chosen_kind, precompute, starting_model
+from intaglio.training.start import build_decoder
 
 __all__ = ["OddsRatio", "PreferenceTask", "Rewarding", "WithReference", "WithoutPairs"]
 
 Say = Callable[[str], None]
-BuildDecoder = Callable[[Recipe, Tokenizer], Decoder]
 
 
 class PreferenceTask:
@@ -36,14 +36,13 @@ class PreferenceTask:
     Args:
         recipe: the run's.
         data: of documents that fork.
-        build: makes the decoder that the recipe starts from.
         say: told what takes long.
     """
 
     predicts_text = False
 
-    def __init__(self, recipe: Recipe, data: Data, build: BuildDecoder, say: Say) -> None:
-        self._recipe, self._data, self._build, self._say = recipe, data, build, say
+    def __init__(self, recipe: Recipe, data: Data, say: Say) -> None:
+        self._recipe, self._data, self._say = recipe, data, say
         self._room = 2 * recipe.max_length
         self._decoder: Decoder | None = None
 
@@ -55,7 +54,7 @@ class PreferenceTask:
 
     def model(self, tokenizer: Tokenizer) -> Any:
         """See `tasks.Task`."""
-        self._decoder = self._build(self._recipe, tokenizer)
+        self._decoder = build_decoder(self._recipe, tokenizer)
         return self._decoder
 
     def held_out(self) -> list[Batch]:
@@ -83,8 +82,8 @@ class PreferenceTask:
 class Rewarding(PreferenceTask):
     """A reward model."""
 
-    def __init__(self, recipe: Recipe, spec: PairwiseRewardSpec, data: Data, build: BuildDecoder, say: Say) -> None:
-        super().__init__(recipe, data, build, say)
+    def __init__(self, recipe: Recipe, spec: PairwiseRewardSpec, data: Data, say: Say) -> None:
+        super().__init__(recipe, data, say)
         self._spec = spec
 
     def model(self, tokenizer: Tokenizer) -> Any:
@@ -92,7 +91,7 @@ class Rewarding(PreferenceTask):
 
         A whole model whose vocabulary has no room for a pad token gets a row for one; an adapter's base stays as it is.
         """
-        decoder = self._build(self._recipe, tokenizer)
+        decoder = build_decoder(self._recipe, tokenizer)
         rows = decoder.spec.vocab_size
         if self._recipe.adapter is None and not has_pad(tokenizer, rows):
             grow_vocabulary(decoder, min(tokenizer.num_ids, rows), tokenizer.num_ids + 1)
@@ -113,8 +112,8 @@ class Rewarding(PreferenceTask):
 class OddsRatio(PreferenceTask):
     """ORPO."""
 
-    def __init__(self, recipe: Recipe, spec: ORPOSpec, data: Data, build: BuildDecoder, say: Say) -> None:
-        super().__init__(recipe, data, build, say)
+    def __init__(self, recipe: Recipe, spec: ORPOSpec, data: Data, say: Say) -> None:
+        super().__init__(recipe, data, say)
         self._spec = spec
 
     def objective(self) -> Objective:
@@ -128,8 +127,8 @@ class OddsRatio(PreferenceTask):
 class WithReference(PreferenceTask):
     """DPO and its like."""
 
-    def __init__(self, recipe: Recipe, spec: DPOSpec, data: Data, build: BuildDecoder, say: Say) -> None:
-        super().__init__(recipe, data, build, say)
+    def __init__(self, recipe: Recipe, spec: DPOSpec, data: Data, say: Say) -> None:
+        super().__init__(recipe, data, say)
         self._spec = spec
 
     def objective(self) -> Objective:
@@ -155,8 +154,8 @@ class WithReference(PreferenceTask):
 class WithoutPairs(PreferenceTask):
     """KTO."""
 
-    def __init__(self, recipe: Recipe, spec: KTOSpec, data: Data, build: BuildDecoder, say: Say) -> None:
-        super().__init__(recipe, data, build, say)
+    def __init__(self, recipe: Recipe, spec: KTOSpec, data: Data, say: Say) -> None:
+        super().__init__(recipe, data, say)
         self._spec = spec
         say(_balance_of_labels(spec, data))
 

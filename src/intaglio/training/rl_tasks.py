@@ -38,7 +38,7 @@ from intaglio.training.rewards import build_rewards
 from intaglio.training.rollout import Drawing
 from intaglio.training.rollout_stream import PlainText, Plan, PromptOrder, RolloutStream
 from intaglio.training.rollouts import Rollout, RolloutBatch
-from intaglio.training.start import build_model
+from intaglio.training.start import build_decoder
 
 __all__ = ["GroupPolicy", "PolicyWithCritic"]
 
@@ -71,15 +71,6 @@ class _FromRewards:
             group=spec.group,
             longest=spec.max_completion_length,
         )
-
-    def _decoder(self, tokenizer: Tokenizer) -> Decoder:
-        """The policy as it begins."""
-        recipe = self._recipe
-        model = build_model(recipe, tokenizer)
-        if not isinstance(model, Decoder):
-            what = f"objective {recipe.objective.kind} trains decoders, and this is none"
-            raise UserError(what, where="model", mend="name a decoder-only model")
-        return model
 
     @property
     def _compares(self) -> bool:
@@ -176,7 +167,7 @@ class PolicyWithCritic(_FromRewards):
 
     def model(self, tokenizer: Tokenizer) -> Any:
         """See `Task`."""
-        decoder = self._decoder(tokenizer)
+        decoder = build_decoder(self._recipe, tokenizer)
         critic = self._critic(decoder) if self._spec.value == "own" else None
         return self._ready(ActorCritic(decoder, critic, self._recipe.seed + 1), tokenizer)
 
@@ -244,7 +235,7 @@ class GroupPolicy(_FromRewards):
 
     def model(self, tokenizer: Tokenizer) -> Any:
         """See `Task`."""
-        return self._ready(self._decoder(tokenizer), tokenizer)
+        return self._ready(build_decoder(self._recipe, tokenizer), tokenizer)
 
     def objective(self) -> Objective:
         """See `Task`."""

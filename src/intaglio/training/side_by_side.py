@@ -4,7 +4,7 @@ Both answer greedily, so that what differs is the weights'. The divergence is me
 `interview.divergences`): KL(policy, start) of an answer, in nats, on drawn answers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -79,12 +79,13 @@ class SideBySide:
         if not self.prompts:
             return
         found = self._ask(policy)
-        log.line(step=step, **self._numbers(found))
+        told = self._numbers(found)
+        log.line(step=step, **told)
         prompts = [shown_prompt(prompt) for prompt in self.prompts[: self.spec.shown]]
         answers = {"start": found.start.texts, "policy": found.policy.texts}
         for row, prompt in enumerate(prompts):
             log.line(step=step, prompt=prompt, sample=found.policy.texts[row], start_sample=found.start.texts[row])
-        log.say(f"step {step}: {self._sentence(found)}")
+        log.say(f"step {step}: {self._sentence(told, found.policy.scores)}")
         for line in as_lines(prompts, answers):
             log.say(line)
 
@@ -125,10 +126,9 @@ class SideBySide:
             told[f"samples/{name}_win_rate"] = float(by_score(scores, before).points.mean())
         return told
 
-    def _sentence(self, found: _Asked) -> str:
-        told = self._numbers(found)
+    def _sentence(self, told: Mapping[str, float], judges: Iterable[str]) -> str:
         words = [f"KL {told['samples/kl']:.2f}", f"{told['samples/length']:.1f} tokens"]
-        for name in found.policy.scores:
+        for name in judges:
             rate = told[f"samples/{name}_win_rate"]
             words.append(f"{name} {told.get(f'samples/{name}', float('nan')):.3f}, {rate:.0%} won")
         return f"on {len(self.prompts)} held-out prompts: " + ", ".join(words)

@@ -8,6 +8,7 @@ from intaglio.errors import UserError
 from intaglio.lineage.presets import preset
 from intaglio.lineage.resolve import resolve_spec
 from intaglio.models.build import build_model as model_of
+from intaglio.models.decoder import Decoder
 from intaglio.models.init import init_weights
 from intaglio.specs import ModelSpec, validate_model
 from intaglio.text.tokenizer import Tokenizer
@@ -17,7 +18,7 @@ from intaglio.training.data import texts_to_learn_from
 from intaglio.training.objectives.specs import ClassifierSpec, Seq2SeqSpec
 from intaglio.training.recipe import Recipe, TokenizerSpec
 
-__all__ = ["build_model", "build_spec", "build_tokenizer"]
+__all__ = ["build_decoder", "build_model", "build_spec", "build_tokenizer", "unfit"]
 
 
 def build_tokenizer(recipe: Recipe) -> Tokenizer:
@@ -75,3 +76,21 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Any:
     model = model_of(spec)
     init_weights(model, recipe.seed)
     return model.to(recipe.device)
+
+
+def build_decoder(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
+    """The same where it must be a decoder.
+
+    Raises:
+        UserError: it is none; or see `build_model`.
+    """
+    model = build_model(recipe, tokenizer)
+    if not isinstance(model, Decoder):
+        raise unfit(recipe, "decoders", "name a decoder-only model, or take another objective")
+    return model
+
+
+def unfit(recipe: Recipe, kinds: str, mend: str) -> UserError:
+    """The error where a recipe's model is of another kind than those that its objective trains."""
+    name = recipe.model or (recipe.architecture if isinstance(recipe.architecture, str) else "architecture")
+    return UserError(f"objective {recipe.objective.kind} trains {kinds}, and this is none", where=name, mend=mend)

@@ -11,7 +11,6 @@ from intaglio.checkpoints.classifiers import save_classifier
 from intaglio.checkpoints.save import save_model
 from intaglio.checkpoints.taggers import save_tagger
 from intaglio.errors import UserError
-from intaglio.models.decoder import Decoder
 from intaglio.models.encoder_decoder import EncoderDecoder
 from intaglio.models.heads import SequenceClassifier, Tagger, init_head
 from intaglio.models.init import init_cells
@@ -46,7 +45,7 @@ from intaglio.training.pairs import PairStream, pair_batches
 from intaglio.training.preference_tasks import OddsRatio, Rewarding, WithoutPairs, WithReference
 from intaglio.training.recipe import Recipe
 from intaglio.training.rl_tasks import GroupPolicy, PolicyWithCritic
-from intaglio.training.start import build_model, build_spec
+from intaglio.training.start import build_decoder, build_model, build_spec, unfit
 from intaglio.training.tagged import tagged_batches
 from intaglio.training.tricks import NoisyEmbeddings
 
@@ -93,13 +92,13 @@ def task_of(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda line
         case TaggerSpec():
             return _Tagging(recipe, data)
         case PairwiseRewardSpec() as spec:
-            return Rewarding(recipe, spec, data, _decoder, say)
+            return Rewarding(recipe, spec, data, say)
         case DPOSpec() as spec:
-            return WithReference(recipe, spec, data, _decoder, say)
+            return WithReference(recipe, spec, data, say)
         case ORPOSpec() as spec:
-            return OddsRatio(recipe, spec, data, _decoder, say)
+            return OddsRatio(recipe, spec, data, say)
         case KTOSpec() as spec:
-            return WithoutPairs(recipe, spec, data, _decoder, say)
+            return WithoutPairs(recipe, spec, data, say)
         case PPOSpec() as spec:
             return PolicyWithCritic(recipe, spec, data)
         case GRPOSpec() as spec:
@@ -117,7 +116,7 @@ class _LanguageModelling:
         return BatchStream(self._data.train, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
 
     def model(self, tokenizer: Tokenizer) -> Any:
-        return _decoder(self._recipe, tokenizer)
+        return build_decoder(self._recipe, tokenizer)
 
     def objective(self) -> Objective:
         objective: Objective = LanguageModel(self._spec.chunk, self._spec.z_loss)
@@ -143,7 +142,7 @@ class _Classification:
         return AnnotatedStream(train, annotate, recipe.micro_batch, recipe.max_length, recipe.packing, recipe.seed)
 
     def model(self, tokenizer: Tokenizer) -> Any:
-        model = SequenceClassifier(_decoder(self._recipe, tokenizer), len(self._labels.names), self._labels.names)
+        model = SequenceClassifier(build_decoder(self._recipe, tokenizer), len(self._labels.names), self._labels.names)
         init_head(model, self._recipe.seed + 1)  # the decoder's own weights may come from that seed
         if not self._spec.lm_weight:
             model.drop_outputs()
@@ -172,7 +171,7 @@ class _RecurrentModelling:
     def model(self, tokenizer: Tokenizer) -> Any:
         model = build_model(self._recipe, tokenizer)
         if not isinstance(model, RecurrentModel):
-            raise _unfit(self._recipe, "recurrent models", "take objective language_model")
+            raise unfit(self._recipe, "recurrent models", "take objective language_model")
         return model
 
     def objective(self) -> Objective:
@@ -199,7 +198,7 @@ class _Translation:
     def model(self, tokenizer: Tokenizer) -> Any:
         model = build_model(self._recipe, tokenizer)
         if not isinstance(model, Seq2Seq | EncoderDecoder):
-            raise _unfit(self._recipe, "encoder-decoders", "name one, or take another objective")
+            raise unfit(self._recipe, "encoder-decoders", "name one, or take another objective")
         if self._spec.scheduled_sampling and isinstance(model, EncoderDecoder):
             what = "scheduled sampling is for recurrent decoders: this one reads all tokens of a target at once"
             raise UserError(what, where="objective: scheduled_sampling", mend="leave it out")
@@ -230,7 +229,7 @@ class _Tagging:
     def model(self, tokenizer: Tokenizer) -> Any:
         spec = build_spec(self._recipe, tokenizer)
         if self._recipe.model is not None or not isinstance(spec, RecurrentSpec):
-            raise _unfit(self._recipe, "recurrent encoders from random weights", "give an architecture of that kind")
+            raise unfit(self._recipe, "recurrent encoders from random weights", "give an architecture of that kind")
         if spec.tie_embeddings:
             raise UserError("a tagger has no output matrix to tie", where="architecture: tie_embeddings")
         tagger = Tagger(RecurrentEncoder(spec), len(self._tags.names))
@@ -245,18 +244,6 @@ class _Tagging:
 
     def save(self, model: Any, path: Path, tokenizer: Tokenizer) -> None:
         save_tagger(model, self._tags.names, path, tokenizer)
-
-
-def _decoder(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
-    model = build_model(recipe, tokenizer)
-    if not isinstance(model, Decoder):
-        raise _unfit(recipe, "decoders", "name a decoder-only model, or take another objective")
-    return model
-
-
-def _unfit(recipe: Recipe, kinds: str, mend: str) -> UserError:
-    name = recipe.model or (recipe.architecture if isinstance(recipe.architecture, str) else "architecture")
-    return UserError(f"objective {recipe.objective.kind} trains {kinds}, and this is none", where=name, mend=mend)
 
 
 def _held_out(recipe: Recipe, data: Data) -> list[Batch]:

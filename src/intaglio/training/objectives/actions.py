@@ -4,15 +4,16 @@ Legend: n tokens of all answers, N tokens of the micro-batch, E features.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from intaglio.models.decoder import Decoder
 from intaglio.models.heads import decoder_of
 from intaglio.models.value import ActorCritic
 from intaglio.parts.forked import Forked
-from intaglio.training.objectives.token_logprobs import chunked_log_probs, chunked_log_probs_and_entropies
+from intaglio.training.objectives.branches import fork_states, scored_log_probs
+from intaglio.training.objectives.token_logprobs import chunked_log_probs_and_entropies
 from intaglio.training.rollouts import RolloutBatch
 
 __all__ = ["Actions", "Reader"]
@@ -49,29 +50,28 @@ class Reader:
     def __call__(self, model: nn.Module, batch: RolloutBatch, *, plain: bool = False) -> Actions:
         """The batch's tokens under a `Decoder` or an `ActorCritic`; `plain` asks for temperature 1 too."""
         decoder = decoder_of(model)
-        row = decoder.hidden_states(batch.ids, batch.positions, Forked(batch.forks))[0]  # (N, E)
-        hidden, matrix, cap = row[batch.places], decoder.lm_head.weight, decoder.spec.logit_softcap
-        how: dict[str, Any] = {"chunk": self.chunk, "softcap": cap}
-        tempered = {**how, "temperature": self.temperature}
-        told, entropies = chunked_log_probs_and_entropies(hidden, matrix, batch.targets, **tempered)
+        row = fork_states(decoder, batch)  # (N, E)
+        told, entropies = chunked_log_probs_and_entropies(
+            row[batch.places],
+            decoder.lm_head.weight,
+            batch.targets,
+            chunk=self.chunk,
+            softcap=decoder.spec.logit_softcap,
+            temperature=self.temperature,
+        )
         values = told.new_empty(0)
         if isinstance(model, ActorCritic):
             values = model.values(row, batch.ids, batch.positions, Forked(batch.forks))[batch.places]
-        return Actions(told, entropies, values, self._plain(hidden, matrix, batch, told, how) if plain else told[:0])
+        return Actions(told, entropies, values, self._plain(decoder, row, batch, told) if plain else told[:0])
 
+    @torch.no_grad()
     def log_probs(self, model: nn.Module, batch: RolloutBatch) -> Tensor:
         """(n,), the log-probabilities alone, without gradient: what a reference is asked for."""
-        with torch.no_grad():
-            decoder = decoder_of(model)
-            row = decoder.hidden_states(batch.ids, batch.positions, Forked(batch.forks))[0]
-            return chunked_log_probs(
-                row[batch.places],
-                decoder.lm_head.weight,
-                batch.targets,
-                chunk=self.chunk,
-                softcap=decoder.spec.logit_softcap,
-                temperature=self.temperature,
-            )
+        decoder = decoder_of(model)
+        row = fork_states(decoder, batch)
+        return scored_log_probs(decoder, row, batch.places, batch.targets, self.chunk, self.temperature)
 
-    def _plain(self, hidden: Tensor, matrix: Tensor, batch: RolloutBatch, told: Tensor, how: dict[str, Any]) -> Tensor:
-        return told if self.temperature == 1 else chunked_log_probs(hidden, matrix, batch.targets, **how)
+    def _plain(self, decoder: Decoder, row: Tensor, batch: RolloutBatch, told: Tensor) -> Tensor:
+        return (
+            told if self.temperature == 1 else scored_log_probs(decoder, row, batch.places, batch.targets, self.chunk)
+        )

@@ -7,7 +7,7 @@ section 3.2.2). Only differences of r are learned; `center` keeps them about 0
 (Eisenstein et al. 2023, arXiv 2312.09244). All pairs of a ranking of K answers weigh 1 / C(K, 2) each, as in
 InstructGPT.
 
-Legend: D pairs, N tokens, E features.
+Legend: D pairs, b = 2 D answers, E features.
 """
 
 import torch
@@ -22,7 +22,7 @@ from intaglio.training.objectives.metrics import Least, Mean, Metric, Most
 from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
 
-__all__ = ["PairwiseReward", "reward_losses"]
+__all__ = ["PairwiseReward", "branch_rewards", "reward_losses"]
 
 
 def reward_losses(rewards: Tensor, margins: Tensor | float = 0.0, center: float = 0.0) -> Tensor:
@@ -53,17 +53,17 @@ class PairwiseReward:
         """See `Objective`."""
         assert isinstance(model, SequenceClassifier)
         assert isinstance(batch, ForkedBatch)
-        hidden = fork_states(model.decoder, batch)  # (N, E)
-        rewards = _rewards(model, hidden[batch.ends]).view(-1, 2)  # (D, 2), chosen and rejected
+        rewards = branch_rewards(model, batch).view(-1, 2)  # (D, 2), chosen and rejected
         losses = reward_losses(rewards, batch.margins if self.margins else 0.0, self.center)
         extra, experts = balance(model.decoder)
         return Loss((losses * batch.weights).sum(), extra, _metrics(rewards.detach()), experts)
 
 
-def _rewards(model: SequenceClassifier, last: Tensor) -> Tensor:
-    """(b, E) -> (b, 1) in fp32 at least: bf16 has eight bits for a score, and differences of scores are what counts."""
+def branch_rewards(model: SequenceClassifier, batch: ForkedBatch) -> Tensor:
+    """r of each answer, (b,), in fp32 at least: bf16 has eight bits for a score, and differences are what counts."""
+    last = fork_states(model.decoder, batch)[batch.ends]  # (b, E)
     dtype = torch.promote_types(last.dtype, torch.float32)
-    return F.linear(last.to(dtype), model.score.weight.to(dtype))
+    return F.linear(last.to(dtype), model.score.weight.to(dtype))[:, 0]
 
 
 def _metrics(rewards: Tensor) -> dict[str, Metric]:
