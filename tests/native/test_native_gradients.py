@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intaglio.native import gradients
+from intaglio.parts.context import Scores
+from intaglio.parts.forked import Forked, fork_positions
 from intaglio.parts.position import rotate
 from native_build import native_file, with_native
 
@@ -125,6 +127,23 @@ def test_attention_of_documents(heads: int, kv_heads: int, width: int, lengths: 
         assert not found[2].any()
         del found[1:3], expected[1:3]
     assert_near(found, expected)
+
+
+@pytest.mark.parametrize("forks", [[(5, 3, 4)], [(40, 7, 30), (0, 3, 2, 35), (9,), (33, 1, 64, 2)]], ids=str)
+def test_attention_of_documents_that_fork(forks: list[tuple[int, ...]]) -> None:
+    x, context = documents(6, 2, sum(map(sum, forks)), 32), Forked(forks)
+    context.begin(torch.cat([fork_positions(fork) for fork in forks])[None])
+
+    def each_branch(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return context.attend(0, query, key, value, Scores(SCALE))  # in doubles, which no operator here takes
+
+    expected = exact(each_branch, x[:3], x[3])
+    leaves = [y.clone().requires_grad_() for y in x[:3]]
+    out = context.attend(0, *leaves, Scores(SCALE))
+    assert "DocumentsAttention" in str(out.grad_fn)
+    assert_near([out.detach(), *torch.autograd.grad(out, leaves, x[3])], expected)
+    with torch.no_grad():
+        assert torch.equal(context.attend(0, *x[:3], Scores(SCALE)), out)
 
 
 def test_documents_do_not_see_each_other() -> None:

@@ -68,7 +68,9 @@ def _check() -> None:
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
         plain = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.125)[0].transpose(0, 1)
         torch.testing.assert_close(made, plain, rtol=tolerance, atol=tolerance)
-    whole = operators.documents_attention(q, k, v, [48], 0.125)[0].transpose(0, 1)  # by matrix units, if there are any
+    whole = operators.documents_attention(q, k, v, [48], 0.125, None)[0].transpose(
+        0, 1
+    )  # by matrix units, if there are any
     torch.testing.assert_close(whole, made, rtol=tolerance, atol=tolerance)
 
 

@@ -77,7 +77,9 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, *, back: bool = False) -> Tenso
     return out
 
 
-def documents_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
+def documents_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float, hidden: Tensor | None = None
+) -> Tensor:
     """Causal attention of documents that stand one behind the other, each by itself.
 
     Args:
@@ -85,20 +87,28 @@ def documents_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Sequ
         key, value: (1, K, T, D).
         lengths: of the documents, T in all; a head's scores of one, twice, should fit into the cache.
         scale: multiplies the scores; above 0.
+        hidden: (T, 2) int32, keys of its own document that a token does not see, though they stand before it: from the
+            one place to before the other, counted from the document's first token.
 
     Returns:
         (1, H, T, D), which lies in memory as (T, H, D).
     """
-    out: Tensor = torch.ops.intaglio.documents_attention.default(query, key, value, lengths, scale)
+    out: Tensor = torch.ops.intaglio.documents_attention.default(query, key, value, lengths, scale, hidden)
     return out
 
 
 def documents_attention_backward(
-    d_out: Tensor, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float
+    d_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Sequence[int],
+    scale: float,
+    hidden: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by queries, keys and values, lying as the result does."""
     made: tuple[Tensor, Tensor, Tensor] = torch.ops.intaglio.documents_attention_backward.default(
-        d_out, query, key, value, lengths, scale
+        d_out, query, key, value, lengths, scale, hidden
     )
     return made
 

@@ -6,12 +6,16 @@
 //
 // Rows stand in blocks of 32, the last one of a document filled up with zeros. Of a block of queries only the keys up to
 // its own are looked at. Nothing but Q, K and V is wanted of the forward: the softmax is taken again in the backward.
+// In a document that forks a token of a branch does not see the branches between it and the prompt: `hidden` (N, 2) says
+// from where to where, counted from the document's first token.
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -79,8 +83,10 @@ struct Problem {
   std::vector<Document> documents;
   int64_t heads, kv_heads, width;
   float scale;
+  const int32_t* hidden = nullptr;
 
-  Problem(const Tensor& query, const Tensor& key, const Tensor& value, at::IntArrayRef lengths, double scale)
+  Problem(const Tensor& query, const Tensor& key, const Tensor& value, at::IntArrayRef lengths, double scale,
+          const std::optional<Tensor>& between)
       : heads(query.size(1)), kv_heads(key.size(1)), width(query.size(3)), scale(float(scale)) {
     TORCH_CHECK(key.size(3) == width && value.size(3) == width && heads % kv_heads == 0, "heads of one width");
     TORCH_CHECK(scale > 0, "a positive scale");
@@ -90,6 +96,17 @@ struct Problem {
       first += length;
     }
     TORCH_CHECK(first == query.size(2) && first == key.size(2) && first == value.size(2), "lengths of all tokens");
+    if (!between) return;
+    TORCH_CHECK(between->scalar_type() == at::kInt && between->is_contiguous() && between->numel() == 2 * first,
+                "two places for each token");
+    hidden = between->const_data_ptr<int32_t>();
+  }
+
+  // The scores of one row of a document, those that it does not see struck out.
+  void hide(float* scores, const Document& document, int64_t row) const {
+    if (!hidden || row >= document.length) return;
+    const int32_t* between = hidden + 2 * (document.first + row);
+    std::fill(scores + between[0], scores + between[1], -INFINITY);
   }
   int64_t groups() const { return heads / kv_heads; }
 
@@ -130,6 +147,7 @@ struct Forward {
           blocks<true>(units, &q.rows[row * width], width, kBlock, &keys[key * width], width, &scores[key], length);
         for (int64_t r = 0; r < kBlock; r++) {
           float* line = &scores[r * length];
+          p.hide(line, document, row + r);
           totals[r] = powers(line, row + r + 1, seen, p.scale);
           for (int64_t i = 0; i < seen; i += kLanes) narrow(load(line + i), &weights[r * length + i]);
         }
@@ -170,7 +188,7 @@ struct Backward {
       q.along(q_along);
       d.along(d_along);
       for (int64_t row = 0; row < length; row += kBlock) {
-        soften(p, units, row, length, width);
+        soften(p, units, document, row, length, width);
         turn(weights, row, length, weights_turned);
         turn(slopes, row, length, slopes_turned);
         for (int64_t c = 0; c < width; c += kBlock)
@@ -186,7 +204,8 @@ struct Backward {
 
  private:
   // P and dS of the block of queries that starts at `row`.
-  void soften(const Problem& p, const Units& units, int64_t row, int64_t length, int64_t width) {
+  void soften(const Problem& p, const Units& units, const Document& document, int64_t row, int64_t length,
+              int64_t width) {
     int64_t seen = row + kBlock;
     for (int64_t key = 0; key < seen; key += kBlock) {
       blocks<true>(units, &q.rows[row * width], width, kBlock, &keys[key * width], width, &scores[key], length);
@@ -194,6 +213,7 @@ struct Backward {
     }
     for (int64_t r = 0; r < kBlock; r++) {
       float *line = &scores[r * length], *d_line = &d_weights[r * length];
+      p.hide(line, document, row + r);
       float inverse = 1 / powers(line, row + r + 1, seen, p.scale);
       Lanes products = {};
       for (int64_t i = 0; i < seen; i += kLanes) products += load(line + i) * load(d_line + i);
@@ -223,8 +243,8 @@ struct Backward {
 
 // query (1, H, N, D), key and value (1, K, N, D) -> (1, H, N, D)
 Tensor documents_attention(const Tensor& query, const Tensor& key, const Tensor& value, at::IntArrayRef lengths,
-                           double scale) {
-  Problem problem(query, key, value, lengths, scale);
+                           double scale, const std::optional<Tensor>& hidden) {
+  Problem problem(query, key, value, lengths, scale, hidden);
   Tensor out;
   auto to = made_like(query, out);
   problem.each<Forward>(Inputs{heads_of(query), heads_of(key), heads_of(value)}, to);
@@ -233,8 +253,9 @@ Tensor documents_attention(const Tensor& query, const Tensor& key, const Tensor&
 
 std::tuple<Tensor, Tensor, Tensor> documents_attention_backward(const Tensor& d_out, const Tensor& query,
                                                                 const Tensor& key, const Tensor& value,
-                                                                at::IntArrayRef lengths, double scale) {
-  Problem problem(query, key, value, lengths, scale);
+                                                                at::IntArrayRef lengths, double scale,
+                                                                const std::optional<Tensor>& hidden) {
+  Problem problem(query, key, value, lengths, scale, hidden);
   auto gradient = d_out.stride(3) == 1 ? d_out : d_out.contiguous();
   Tensor d_query, d_key, d_value;
   std::array<Heads<bf16>, 3> to{made_like(query, d_query), made_like(key, d_key), made_like(value, d_value)};
@@ -245,10 +266,12 @@ std::tuple<Tensor, Tensor, Tensor> documents_attention_backward(const Tensor& d_
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(intaglio, library) {
-  library.def("documents_attention(Tensor query, Tensor key, Tensor value, int[] lengths, float scale) -> Tensor");
   library.def(
-      "documents_attention_backward(Tensor d_out, Tensor query, Tensor key, Tensor value, int[] lengths, float scale) "
-      "-> (Tensor, Tensor, Tensor)");
+      "documents_attention(Tensor query, Tensor key, Tensor value, int[] lengths, float scale, Tensor? hidden) "
+      "-> Tensor");
+  library.def(
+      "documents_attention_backward(Tensor d_out, Tensor query, Tensor key, Tensor value, int[] lengths, float scale, "
+      "Tensor? hidden) -> (Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(intaglio, CPU, library) {
   library.impl("documents_attention", documents_attention);

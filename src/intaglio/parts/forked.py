@@ -11,13 +11,13 @@ a document of its own, in value and gradient. The last token of the prompt is wh
 predicted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from intaglio.parts.context import Packed, Scores, attend, visible
-from intaglio.parts.short_attention import fits, short_causal_attention
+from intaglio.parts.short_attention import documents_attention, fit_together, fits, short_causal_attention
 
 __all__ = ["Forked", "fork_positions"]
 
@@ -34,15 +34,31 @@ class Forked(Packed):
         self._forks = [tuple(fork) for fork in forks]
         self._places: dict[tuple[int, int, int | None], Tensor] = {}
         self._biases: dict[tuple[int, ...], Tensor] = {}
+        self._hidden: Tensor | None = None
 
     def planned(self, positions: Tensor) -> Tensor:
         """As in `Packed`, of the longest prompt with a branch of its own."""
         return positions.new_full((1, 1), max(map(_longest, self._forks)))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor | int, scores: Scores) -> Tensor:
+        if isinstance(value, Tensor) and self._at_once(query, key, value, scores):
+            return documents_attention(query, key, value, self._lengths, scores.scale, self._between())
         parts = (x.split(self._lengths, dim=2) for x in (query, key, value) if isinstance(x, Tensor))
         documents = zip(self._forks, *parts, strict=True)
         return torch.cat([self._attend_fork(fork, q, k, v, scores) for fork, q, k, v in documents], dim=2)
+
+    def _at_once(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> bool:
+        """As in `Packed`, with a gradient or without: a policy and its reference round equally."""
+        unbounded = scores.window is None or scores.window >= max(map(_longest, self._forks))
+        plain = unbounded and scores.softcap is None
+        return plain and fit_together(query, key, value, self._lengths, scores.scale)
+
+    def _between(self) -> Tensor:
+        """(T, 2) int32: of each token the other branches that stand before it in its document."""
+        if self._hidden is None:
+            hidden = [between for fork in self._forks for between in _hidden(fork)]
+            self._hidden = torch.tensor(hidden, dtype=torch.int32).view(-1, 2)
+        return self._hidden
 
     def _attend_fork(self, fork: tuple[int, ...], query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         if len(fork) < 3:
@@ -90,6 +106,16 @@ def fork_positions(fork: Sequence[int]) -> Tensor:
 
 def _longest(fork: Sequence[int]) -> int:
     return fork[0] + max(fork[1:], default=0)
+
+
+def _hidden(fork: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """For each token from where to where its document is hidden from it: from the prompt's end to its branch."""
+    prompt, *branches = fork
+    yield from ((0, 0) for _ in range(prompt))
+    start = prompt
+    for length in branches:
+        yield from ((prompt, start) for _ in range(length))
+        start += length
 
 
 def _seen(fork: Sequence[int]) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from intaglio.native import gradients
 from intaglio.planning.activations import SHORT_DOCUMENT
 
-__all__ = ["documents_attention", "fits", "short_causal_attention", "suit_together", "suits"]
+__all__ = ["documents_attention", "fit_together", "fits", "short_causal_attention", "suit_together", "suits"]
 
 
 def suits(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -38,11 +38,20 @@ def fits(query: Tensor, value: Tensor) -> bool:
 def suit_together(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> bool:
     """Whether `documents_attention` may take a row of documents of these lengths; arguments as there."""
     first = max(lengths)
-    served = scale > 0 and suits(*(x[:, :, :first] for x in (query, key, value)))
-    return served and gradients.serves(query, key, value) and all(x.stride(-1) == 1 for x in (query, key, value))
+    wanted = suits(*(x[:, :, :first] for x in (query, key, value)))
+    return wanted and fit_together(query, key, value, lengths, scale)
 
 
-def documents_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
+def fit_together(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> bool:
+    """Whether it could, with a gradient or without."""
+    first = max(lengths)
+    served = scale > 0 and fits(query[:, :, :first], value) and gradients.serves(query, key, value)
+    return served and all(x.stride(-1) == 1 for x in (query, key, value))
+
+
+def documents_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float, hidden: Tensor | None = None
+) -> Tensor:
     """`short_causal_attention` of each of some documents, one behind the other; where `suit_together` says so.
 
     Args:
@@ -50,11 +59,12 @@ def documents_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Sequ
         key, value: (1, K, T, D).
         lengths: of the documents.
         scale: multiplies the scores.
+        hidden: what else is not seen, see `native.gradients.documents_attention`.
 
     Returns:
         (1, H, T, D).
     """
-    out: Tensor = _DocumentsAttention.apply(query, key, value, lengths, scale)
+    out: Tensor = _DocumentsAttention.apply(query, key, value, lengths, scale, hidden)
     return out
 
 
@@ -102,16 +112,24 @@ class _ShortAttention(torch.autograd.Function):
 
 class _DocumentsAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
-        ctx.save_for_backward(query, key, value)
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Sequence[int],
+        scale: float,
+        hidden: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, value, hidden)
         ctx.lengths, ctx.scale = lengths, scale
-        return gradients.documents_attention(query, key, value, lengths, scale)
+        return gradients.documents_attention(query, key, value, lengths, scale, hidden)
 
     @staticmethod
     def backward(ctx: Any, *d_outs: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value = ctx.saved_tensors
-        slopes = gradients.documents_attention_backward(d_outs[0], query, key, value, ctx.lengths, ctx.scale)
-        return *slopes, None, None
+        query, key, value, hidden = ctx.saved_tensors
+        slopes = gradients.documents_attention_backward(d_outs[0], query, key, value, ctx.lengths, ctx.scale, hidden)
+        return *slopes, None, None, None
 
 
 def _scores(query: Tensor, key: Tensor, scale: float, bias: Tensor | None) -> Tensor:
