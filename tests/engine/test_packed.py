@@ -56,6 +56,24 @@ def test_native_operators_take_the_place_of_every_norm_and_linear(with_native: N
 
 
 @needs_bf16
+@pytest.mark.parametrize("units", [True, False])
+@torch.inference_mode()
+def test_many_rows_are_left_to_matrix_units_where_there_are_some(
+    units: bool, with_native: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_has_matrix_units", lambda: units)
+    model = model_of("GQA")
+    ids = torch.randint(0, model.spec.vocab_size, (3, 9))
+    plain = model(ids)
+    laid = pack(model, rows=64)
+    kinds = {type(module) for module in laid.modules()}
+    assert (PackedLinear in kinds, PanelLinear in kinds) == (units, not units)
+    torch.testing.assert_close(laid(ids).float(), plain.float(), rtol=2**-5, atol=2**-5)
+    few = {type(module) for module in pack(model_of("GQA"), rows=8).modules()}
+    assert PanelLinear in few
+
+
+@needs_bf16
 @torch.inference_mode()
 def test_packed_decodes_from_a_cache() -> None:
     model = model_of("MHA")

@@ -103,8 +103,9 @@ def test_an_adapters_policy_answers_with_it(dtype: torch.dtype) -> None:
 
 
 def test_what_is_laid_out_follows_the_weights() -> None:
-    """In bf16 the engine reads other matrices, made of the weights as they are."""
+    """In bf16 the engine reads other matrices, made of the weights as they are, for few answers or for many."""
     model = policy().to(torch.bfloat16).train()
+    assert laid_out(model, 64) is not model
     fast = laid_out(model)
     assert fast is not model
     ids = torch.tensor([[5, 6, 7]])

@@ -2,8 +2,9 @@
 
 A decoding step reads every weight once, so it is as fast as memory is read. `F.linear` on bf16 reads plain weights at
 about half the speed of oneDNN's own blocked layout, and a few long products beat many short ones. Where there are
-native operators, their layout replaces oneDNN's, and whole layers become one of them (see `engine.fused`). Weights of
-integers go through here too (see `engine.quantized`).
+native operators, their layout replaces oneDNN's, and whole layers become one of them (see `engine.fused`); but not for
+many rows at a time on a CPU with matrix units, which oneDNN's products use better. Weights of integers go through here
+too (see `engine.quantized`).
 """
 
 from collections.abc import Callable
@@ -24,18 +25,26 @@ from intaglio.parts.feed_forward import FeedForward
 from intaglio.parts.latent_attention import LatentAttention
 from intaglio.parts.moe import Experts
 
-__all__ = ["PackedExperts", "PackedLinear", "PanelLinear", "can_pack", "pack", "part_of"]
+__all__ = ["FEW", "PackedExperts", "PackedLinear", "PanelLinear", "can_pack", "pack", "part_of"]
+
+FEW = 8
+"""Sequences decoded together up to which the native layout is the faster one."""
 
 _QKV, _GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b with W in oneDNN's layout; bf16 on the CPU only."""
+    """x W^T + b with W in oneDNN's layout; bf16 on the CPU only.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    Args:
+        weight, bias: (out, in), and (out,) or None.
+        rows: of x, which the layout is made for; others are right too.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int = 1) -> None:
         super().__init__()
         self.out_features = weight.shape[0]
-        self.register_buffer("weight", torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 1))
+        self.register_buffer("weight", torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows))
         self.register_buffer("bias", None if bias is None else bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,7 +86,11 @@ def _onednn_has_bf16() -> bool:
     return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def pack(model: Decoder, weights: Weights | None = None) -> Decoder:
+def _has_matrix_units() -> bool:
+    return _onednn_has_bf16() and bool(torch.cpu._is_amx_tile_supported())
+
+
+def pack(model: Decoder, weights: Weights | None = None, *, rows: int = 1) -> Decoder:
     """Packs every linear in place, joining those with one input; afterwards the model can neither train nor be saved.
 
     The embedding keeps its plain weights, also where the output matrix was tied to it. The router of experts, the
@@ -88,8 +101,9 @@ def pack(model: Decoder, weights: Weights | None = None) -> Decoder:
         weights: None for the model's own; `int8` or `int4` from any dtype on any device. The output matrix is never
             under 8 bits: its errors go straight into the choice of the next token. For the same reason native operators
             leave logits in fp32: in bf16 the likeliest two may be equal.
+        rows: sequences that are mostly decoded together.
     """
-    layout, output = _Layout(weights), model.lm_head
+    layout, output = _Layout(weights, rows), model.lm_head
     for module in list(model.modules()):
         if isinstance(module, Attention) and layout.takes(module.q_proj.in_features):
             module.qkv_proj = layout.join(module.q_proj, module.k_proj, module.v_proj)
@@ -106,7 +120,7 @@ def pack(model: Decoder, weights: Weights | None = None) -> Decoder:
                 map(layout.takes, (child.up_proj.shape[2], child.up_proj.shape[1]))
             ):
                 setattr(module, name, PackedExperts(child, layout.make))
-    if native.available() and model.embed_tokens.weight.device.type == "cpu":
+    if layout.native and model.embed_tokens.weight.device.type == "cpu":
         fuse(model)
     return model
 
@@ -140,18 +154,25 @@ class _Layout:
     """How matrices are kept."""
 
     weights: Weights | None
+    rows: int
+
+    @property
+    def native(self) -> bool:
+        """Whether in a layout of native operators."""
+        few = self.rows <= FEW or self.weights is not None or not _has_matrix_units()
+        return native.available() and few
 
     def takes(self, inputs: int) -> bool:
         """Whether a matrix of so many inputs can be kept so."""
         if self.weights is not None:
             return can_quantize(inputs, BITS[self.weights])
-        return inputs % 2 == 0 or not native.available()
+        return inputs % 2 == 0 or not self.native
 
     def make(self, weight: Tensor, bias: Tensor | None = None, *, is_output: bool = False) -> nn.Module:
         """One matrix, (out, in)."""
         if self.weights is not None:
             return QuantizedLinear(weight, bias, 8 if is_output else BITS[self.weights], wide=is_output)
-        return PanelLinear(weight, bias, wide=is_output) if native.available() else PackedLinear(weight, bias)
+        return PanelLinear(weight, bias, wide=is_output) if self.native else PackedLinear(weight, bias, self.rows)
 
     def join(self, *linears: nn.Linear, is_output: bool = False) -> nn.Module:
         """Several with one input as one, the outputs one behind the other."""

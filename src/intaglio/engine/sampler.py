@@ -135,8 +135,9 @@ def _draw(scores: Tensor, choosers: Sequence[Chooser]) -> Tensor:
     params = [chooser.params for chooser in choosers]
     weights = _weights(scores, params)
     ids = _categorical(weights, choosers)
-    limits = _column([p.top_p for p in params], weights)[:, 0] * weights.sum(dim=-1)  # (R,)
     unsure = [row for row, p in enumerate(params) if p.top_p < 1]
+    if unsure:
+        limits = _column([p.top_p for p in params], weights)[:, 0] * weights.sum(dim=-1)  # (R,)
     while unsure:
         likelier = _likelier(_rows(weights, unsure), ids[unsure])
         outside = _reaches(likelier, limits[unsure])
@@ -150,13 +151,15 @@ def _draw(scores: Tensor, choosers: Sequence[Chooser]) -> Tensor:
 def _weights(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Probabilities after temperature, (R, V), with 0 for what min-p and top-k leave out; `scores` is written over."""
     weights = scores.div_(_column([p.temperature for p in params], scores)).softmax(dim=-1)
+    if not any(p.min_p or p.top_k > 0 for p in params):
+        return weights
     least = _column([p.min_p for p in params], scores) * weights.amax(dim=-1, keepdim=True)  # (R, 1)
     top_k = {row: p.top_k for row, p in enumerate(params) if 0 < p.top_k < scores.shape[-1]}
     if top_k:
         rows, last = [*top_k], torch.tensor([k - 1 for k in top_k.values()], device=scores.device)[:, None]
         best = _rows(weights, rows).topk(max(top_k.values()), dim=-1).values
         least[rows] = least[rows].maximum(best.gather(-1, last))
-    return weights.mul_(weights >= least) if top_k or any(p.min_p for p in params) else weights
+    return weights.mul_(weights >= least)
 
 
 def _likelier(weights: Tensor, ids: Tensor) -> Tensor:

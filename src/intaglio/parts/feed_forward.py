@@ -81,6 +81,8 @@ def gate_with(activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) 
     if activation is F.silu and lean and torch.is_grad_enabled() and (gate.requires_grad or up.requires_grad):
         out: Tensor = _GatedSilu.apply(gate, up)
         return out
+    if activation is F.silu and gradients.serves(gate, up):
+        return gradients.gated(gate, up)
     return activation(gate) * up
 
 

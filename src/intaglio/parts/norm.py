@@ -41,6 +41,8 @@ class RMSNorm(nn.Module):
         if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
             out: Tensor = _LeanRMSNorm.apply(x, weight, self.eps)
             return out
+        if gradients.serves(x, weight):
+            return gradients.rms_norm(x, weight, self.eps)[0]
         return F.rms_norm(x, self.weight.shape, weight, self.eps)
 
 

@@ -165,7 +165,7 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
     dim = cos.shape[-1]
     if dim < x.shape[-1]:
         return torch.cat((rotate(x[..., :dim], angles), x[..., dim:]), dim=-1)
-    if torch.is_grad_enabled() and x.requires_grad and gradients.serves(x, cos, sin) and x.stride(-1) == 1:
+    if gradients.serves(x, cos, sin) and x.stride(-1) == 1:
         out: Tensor = _Rotated.apply(x, cos, sin)
         return out
     return x * cos + x.roll(dim // 2, dims=-1) * sin

@@ -78,12 +78,6 @@ def _generate(
     return texts
 
 
-_FEW = 8
-"""Answers made together up to which packed matrices are faster: theirs is the layout for products of few rows. Tokens a
-second of SmolLM2 from packed (plain) weights, one thread with AMX: 23 (9) of 1 answer, 68 (43) of 4, 101 (63) of 8, 107
-(110) of 16, 105 (161) of 32. Packing takes 0.9 s, which 8 answers have back after 150 tokens."""
-
-
 @dataclass(frozen=True)
 class Answer:
     """What the engine made of one prompt.
@@ -178,7 +172,7 @@ def laid_out(model: Any, together: int = 1) -> Any:
     What is packed (see `engine.packed`) is a second set of matrices, made of the weights as they are now, adapters
     merged; embeddings and norms are shared. A model of 4 bits stays as it is, which is what the 4 bits are for.
     """
-    if not isinstance(model, Decoder) or together > _FEW or not can_pack(model):
+    if not isinstance(model, Decoder) or not can_pack(model):
         return model
     if any(isinstance(module, NF4Linear) for module in model.modules()):
         return model
@@ -188,7 +182,7 @@ def laid_out(model: Any, together: int = 1) -> Any:
             merge(shared)
         except UserError:  # an adapter that no plain weights stand for
             return model
-    return pack(shared)
+    return pack(shared, rows=together)
 
 
 @contextmanager
