@@ -7,7 +7,7 @@ from typing import Any
 from intaglio.errors import UserError
 from intaglio.files import whole_file
 
-__all__ = ["Spot", "draw_curves", "draw_heat_map", "draw_spots"]
+__all__ = ["Spot", "draw_curves", "draw_heat_map", "draw_spots", "draw_stacks"]
 
 Curve = Sequence[tuple[float, float]]
 
@@ -62,6 +62,45 @@ def draw_spots(path: Path, panels: Mapping[str, Mapping[str, Spot]], across: str
         axes.margins(x=0.25, y=0.15)
         axes.set(title=title, xlabel=across)
         axes.grid(alpha=0.25)
+    with whole_file(path) as beside:
+        figure.savefig(beside, format="png")
+
+
+def draw_stacks(
+    path: Path,
+    stacks: Mapping[str, Mapping[str, float]],
+    upright: str,
+    limit: tuple[str, float] | None = None,
+    title: str = "",
+) -> None:
+    """Columns beside each other, each a stack of parts; a part has one colour in all of them.
+
+    Args:
+        path: the PNG file.
+        stacks: name of a column -> its parts from the bottom up, by name.
+        upright: label of the y axis.
+        limit: a line across all columns: what it is, and how high.
+        title: above it all.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    figure = _figure_class()(figsize=(5.2 + 0.9 * len(stacks), 4.4), layout="constrained", dpi=120)
+    axes = figure.subplots()
+    names = list(dict.fromkeys(name for parts in stacks.values() for name in parts))
+    bottom = [0.0] * len(stacks)
+    for place, name in enumerate(names):
+        heights = [parts.get(name, 0.0) for parts in stacks.values()]
+        shade = {"color": f"C{place % 10}", "alpha": 1.0 if place < 10 else 0.55}
+        axes.bar(range(len(stacks)), heights, bottom=bottom, label=name, width=0.6, **shade)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set_xticks(range(len(stacks)), stacks)
+    axes.set(ylabel=upright, title=title)
+    if limit is not None:
+        axes.axhline(limit[1], color="black", linestyle="--", linewidth=1.0, label=limit[0])
+    axes.grid(alpha=0.25, axis="y")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False, fontsize="small")
     with whole_file(path) as beside:
         figure.savefig(beside, format="png")
 

@@ -58,8 +58,12 @@ def test_a_checkpointed_layer_keeps_its_input(dtype: torch.dtype, every: int) ->
     plain = activations(spec, TOKENS, dtype.itemsize).kept
     one = activations(decoder(block(attention=attention(rope=None)), final_norm=None), TOKENS, dtype.itemsize)
     assert counted.kept < plain
-    gradient = TOKENS * spec.hidden_size * dtype.itemsize
-    assert counted.recomputed == one.kept - one.by_kind["inputs"] + gradient
+    row = TOKENS * spec.hidden_size * dtype.itemsize
+    again = one.kept - one.by_kind["inputs"] - row  # but what it has kept, its input
+    assert counted.backward.recomputed == (again if every == 1 else 0)  # of two the last layer keeps everything
+    flowing = row + 2 * TOKENS * 48 * dtype.itemsize  # gradients of the layer's result, and of both halves inside
+    if every == 1:
+        assert counted.backward.total == sum(counted.backward.by_kind.values()) + again + flowing
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])

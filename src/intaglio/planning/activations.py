@@ -4,6 +4,11 @@ Each function here walks one part as its forward in `intaglio.parts` does. What 
 attention whose values are of another width than its keys (latent attention) keeps its probabilities, since the fused
 kernel wants one width.
 
+Under tensor parallelism a rank's part of a layer is a smaller layer (`layouts.local_block`): fewer heads, fewer
+intermediate features, and all of E. Between the matrices it has all tokens, or with sequence parallelism its share of
+them, which are gathered where a matrix reads them; the gathered copy is kept, as PyTorch's DTensor keeps it, where
+Megatron gathers it again (Korthikanti et al. 2022, section 4.2.2).
+
 Legend: T tokens, E features of the model, H query heads, K key/value heads, D head width, I intermediate features,
 X experts, k experts per token. `tape.make(kind, n)` is a tensor of T * n elements.
 """
@@ -12,7 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from intaglio.planning.tape import FLOAT, Stored, Tape
+from intaglio.planning.losses import INT64
+from intaglio.planning.stages import Stage, whole_model
+from intaglio.planning.tape import ALONE, FLOAT, Shared, Stored, Tape
 from intaglio.specs import (
     AttentionSpec,
     BlockSpec,
@@ -26,9 +33,7 @@ from intaglio.specs import (
     SwishSpec,
 )
 
-__all__ = ["Activations", "activations"]
-
-INT64 = 8
+__all__ = ["Activations", "Backward", "activations"]
 
 SHORT_DOCUMENT = 384
 """Tokens up to which a packed document's attention in bf16 is differentiated by plain products on a CPU."""
@@ -38,16 +43,37 @@ Rotaries = dict[tuple[RotarySpec, int], tuple[Stored, Stored]]
 
 
 @dataclass(frozen=True)
+class Backward:
+    """What the layers' backward needs at its worst moment, in bytes.
+
+    When a layer's turn comes, those behind it have had theirs, and what they kept is gone.
+
+    Attributes:
+        by_kind: what is still kept of the forward, by the part that made it.
+        recomputed: what a checkpointed layer has made again.
+        flowing: gradients on their way, and what a norm needs for its own.
+    """
+
+    by_kind: Mapping[str, int]
+    recomputed: int
+    flowing: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_kind.values()) + self.recomputed + self.flowing
+
+
+@dataclass(frozen=True)
 class Activations:
     """Bytes.
 
     Attributes:
         by_kind: kept from the forward to the backward, by the part that made them.
-        recomputed: the most that one checkpointed layer makes again, and the gradient of its result.
+        backward: its worst moment.
     """
 
     by_kind: dict[str, int]
-    recomputed: int
+    backward: Backward
 
     @property
     def kept(self) -> int:
@@ -61,6 +87,9 @@ def activations(
     documents: Sequence[int] | None = None,
     checkpoint_every: int | Literal["selective"] = 0,
     ranks: Mapping[str, int] | None = None,
+    stage: Stage | None = None,
+    shared: Shared = ALONE,
+    products: int = 1,
 ) -> Activations:
     """What the hidden states of one row of `tokens` keep; logits and loss are counted elsewhere.
 
@@ -72,28 +101,70 @@ def activations(
         checkpoint_every: of each that many layers the first keeps only its input; 0 checkpoints none; selective has
             every layer keep its input and the results of products and fused attention.
         ranks: of the adapters, see `planning.adapters`; None where every weight trains.
+        stage: the layers that are walked; None walks all.
+        shared: what of the row a rank has; `spec` is its part of the model then.
+        products: selective keeps every so many-th of a layer's products, and attention always; 1 is ours.
     """
-    tape = Tape(tokens, itemsize, documents, ranks)
-    x = _embed(tape, spec)
+    tape = Tape(tokens, itemsize, documents, ranks, shared)
+    stage = stage or whole_model(spec.num_layers)
+    x = _embed(tape, spec) if stage.first else tape.between.make("residual", spec.hidden_size)
     rotaries: Rotaries = {}
-    recomputed = 0
-    selective = checkpoint_every == "selective"
+    moments = []
+    keeps = products if checkpoint_every == "selective" else 0
     every = 1 if checkpoint_every == "selective" else checkpoint_every
-    for number, block in enumerate(spec.blocks):
+    for place, number in enumerate(stage.layers):
+        block = spec.blocks[number]
         tape.layer = f"layers.{number}"
-        if every and number % every == 0:
-            tape.hold(x, *_angles(tape, block.attention, rotaries))
-            again = tape.aside()
-            x = _block(again, block, spec.hidden_size, x, rotaries)
-            tape.flowing = again.flowing
-            products = again.products if selective else ()
-            tape.hold(*products)
-            recomputed = max(recomputed, again.total(without=products) + x.num_bytes)
+        if every and place % every == 0:
+            x, again = _checkpointed(tape, block, spec.hidden_size, x, rotaries, keeps)
         else:
-            x = _block(tape, block, spec.hidden_size, x, rotaries)
-    if spec.final_norm:
-        _norm(tape, spec.final_norm, x, spec.hidden_size)
-    return Activations(tape.by_kind(), recomputed)
+            x, again = _block(tape, block, spec.hidden_size, x, rotaries), 0
+        if tape.flowing:
+            moments.append(Backward(tape.by_kind(), again, x.num_bytes + _inner_gradients(tape, block)))
+    if stage.last and spec.final_norm:
+        _norm(tape.between, spec.final_norm, x, spec.hidden_size)
+        if tape.flowing:
+            moments.append(Backward(tape.by_kind(), 0, x.num_bytes + _norm_gradients(tape.between, spec)))
+    worst = max(moments, key=lambda moment: moment.total, default=Backward({}, 0, 0))
+    return Activations(tape.by_kind(), worst)
+
+
+def _checkpointed(
+    tape: Tape, block: BlockSpec, size: int, x: Stored, rotaries: Rotaries, keeps: int
+) -> tuple[Stored, int]:
+    """What comes out of a layer that keeps its input and of its products every `keeps`-th (0: none), and the bytes that
+    it makes again.
+
+    Of the products that were kept those that no operation wants are gone once it has; but the last one, which it does
+    not come to: it stops as soon as it has made what is wanted.
+    """
+    held = (x, *_angles(tape, block.attention, rotaries))
+    tape.hold(*held)
+    again = tape.aside()
+    out = _block(again, block, size, x, rotaries)
+    tape.flowing = again.flowing
+    results = again.results(keeps) if keeps else ()
+    tape.hold(*results)
+    unwanted = sum(one.num_bytes for one in results if one is not again.last_product and not again.has(one))
+    return out, again.total(without=(*held, *results)) - unwanted
+
+
+def _inner_gradients(tape: Tape, block: BlockSpec) -> int:
+    """Of the features inside a feed-forward, beyond what its own backward has let go of by then."""
+    rows, inner = 1, block.feed_forward
+    if isinstance(inner, MoESpec):
+        rows, inner = inner.num_experts_per_tok, inner.expert
+    adapted = tape.shared.twice and (tape.ranks or {}).get(f"{tape.layer}.feed_forward.down_proj", 0) > 0
+    return tape.tokens * rows * inner.intermediate_size * (2 if inner.gated or adapted else 1) * tape.itemsize
+
+
+def _norm_gradients(tape: Tape, spec: DecoderSpec) -> int:
+    """Beside the gradient that comes to the last norm: what goes out; or the rows in fp32 that RMSNorm's is made of,
+    where no native operator makes it in one pass (`parts.norm`)."""
+    row = tape.tokens * spec.hidden_size
+    if isinstance(spec.final_norm, LayerNormSpec) or (tape.shared.cpu and tape.itemsize < FLOAT):
+        return row * tape.itemsize
+    return row * FLOAT * (4 if tape.itemsize == FLOAT else 5)
 
 
 def _embed(tape: Tape, spec: DecoderSpec) -> Stored:
@@ -102,7 +173,7 @@ def _embed(tape: Tape, spec: DecoderSpec) -> Stored:
         tape.keep(tape.make("inputs", 1, INT64))
     if spec.embedding_scale is not None:
         tape.keep(Stored("inputs", tape.itemsize))
-    return tape.make("residual", spec.hidden_size)
+    return tape.between.make("residual", spec.hidden_size)
 
 
 def _block(tape: Tape, block: BlockSpec, size: int, x: Stored, rotaries: Rotaries) -> Stored:
@@ -119,21 +190,21 @@ def _block(tape: Tape, block: BlockSpec, size: int, x: Stored, rotaries: Rotarie
     if block.placement == "parallel":
         _branch(tape, block, size, x, attention)
         _branch(tape, block, size, x, feed_forward)
-        return tape.make("residual", size)
+        return tape.between.make("residual", size)
     return _residual(tape, block, size, _residual(tape, block, size, x, attention), feed_forward)
 
 
 def _residual(tape: Tape, block: BlockSpec, size: int, x: Stored, f: Callable[[Stored], Stored]) -> Stored:
     _branch(tape, block, size, x, f)
-    x = tape.make("residual", size)  # a sum keeps nothing
-    return _norm(tape, block.norm, x, size) if block.placement == "post" else x
+    x = tape.between.make("residual", size)  # a sum keeps nothing
+    return _norm(tape.between, block.norm, x, size) if block.placement == "post" else x
 
 
 def _branch(tape: Tape, block: BlockSpec, size: int, x: Stored, f: Callable[[Stored], Stored]) -> None:
     before = block.placement in ("pre", "sandwich", "parallel")
-    out = f(_norm(tape, block.norm, x, size) if before else x)
+    out = f(tape.gathered(_norm(tape.between, block.norm, x, size) if before else x, size))
     if block.placement in ("residual", "sandwich"):
-        _norm(tape, block.norm, out, size)
+        _norm(tape.between, block.norm, tape.scattered(out, size), size)
 
 
 def _norm(tape: Tape, norm: NormSpec, x: Stored, size: int, rows: int = 1) -> Stored:
@@ -172,8 +243,10 @@ def _attention(tape: Tape, spec: AttentionSpec, size: int, x: Stored, rotaries: 
         tape.keep(query, *_capped_scores(tape, spec))
         return _project(tape, "o_proj", tape.make("attention", heads * width), size)
     partly = spec.rope is not None and (spec.rope.dim or width) < width
+    key, value = (_collected(tape, one, kv_heads * width) for one in (key, value))
     out = _fused(tape, query, key, value, heads, width, spec.window)
     copied = tape.documents is not None or (partly and heads > 1)  # joined, or turned from (H, T, D) to (T, H, D)
+    copied = copied or tape.shared.exchanges
     return _project(tape, "o_proj", tape.make("attention", heads * width) if copied else out, size)
 
 
@@ -188,31 +261,36 @@ def _qk_norm(tape: Tape, spec: AttentionSpec, x: Stored, heads: int) -> Stored:
     return _norm(tape, spec.qk_norm.norm, x, heads * spec.width)
 
 
+def _collected(tape: Tape, x: Stored, features: int) -> Stored:
+    """Keys or values of all tokens, where the ranks that share a sequence collect them."""
+    return Stored(x.kind, tape.whole * features * tape.itemsize) if tape.shared.gathers else x
+
+
 def _fused(tape: Tape, query: Stored, key: Stored, value: Stored, heads: int, width: int, window: int | None) -> Stored:
     """The fused kernel: queries, keys, values, the result, one log-sum per row, and a mask where a window binds.
 
     Of short documents (see `parts.short_attention`) neither result nor log-sums.
     """
-    out, sums = tape.product("attention", heads * width), tape.product("attention", heads, FLOAT)
+    out, sums = tape.attended(heads * width), tape.attended(heads, FLOAT)
     tape.keep(query, key, value)
     if tape.documents is None:
         tape.keep(out, sums)
     for length in tape.lengths:
         bounded = window is not None and window < length
         if tape.documents is not None and (bounded or not _short(tape, length)):
-            tape.keep(Stored("attention", length * heads * (width * tape.itemsize + FLOAT)))
+            tape.keep(Stored("attention", tape.part(length * heads * (width * tape.itemsize + FLOAT))))
         if bounded:
-            tape.keep(Stored("attention", length * length * tape.itemsize))
+            tape.keep(Stored("attention", tape.part(length * length * tape.itemsize)))
     return out
 
 
 def _short(tape: Tape, length: int) -> bool:
-    return tape.itemsize < FLOAT and length <= SHORT_DOCUMENT
+    return tape.shared.cpu and tape.itemsize < FLOAT and length <= SHORT_DOCUMENT
 
 
 def _squares(tape: Tape) -> int:
     """Scores of one head."""
-    return sum(length * length for length in tape.lengths)
+    return tape.part(sum(length * length for length in tape.lengths))
 
 
 def _capped_scores(tape: Tape, spec: AttentionSpec) -> tuple[Stored, ...]:
@@ -238,11 +316,11 @@ def _latent_attention(tape: Tape, spec: LatentAttentionSpec, size: int, x: Store
     tape.keep(*_angles(tape, spec, rotaries))
     rebuilt = _project(tape, "kv_b_proj", latent, heads * (spec.qk_nope_head_dim + spec.v_head_dim))
     query, key = tape.make("attention", heads * width), tape.make("attention", heads * width)
-    if width == spec.v_head_dim:
-        out = _fused(tape, query, key, rebuilt, heads, width, None)
+    if width == spec.v_head_dim or not tape.shared.cpu:
+        out = _fused(tape, query, key, rebuilt, heads, spec.v_head_dim, None)
     else:
         out = _probabilities(tape, spec, rebuilt)
-    copied = heads > 1 or tape.documents is not None
+    copied = heads > 1 or tape.documents is not None or tape.shared.exchanges
     return _project(tape, "o_proj", tape.make("attention", heads * spec.v_head_dim) if copied else out, size)
 
 

@@ -7,9 +7,8 @@ from intaglio.errors import UserError
 from intaglio.planning.parameters import Shape, parameter_shapes
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec, named
-from intaglio.specs.quantization import QuantizationSpec
 
-__all__ = ["frozen_bytes", "largest_matrix", "ranks_of", "trained_shapes"]
+__all__ = ["in_layers", "largest_matrix", "ranks_of", "trained_shapes"]
 
 
 def ranks_of(spec: DecoderSpec, lora: LoRASpec) -> dict[str, int]:
@@ -20,7 +19,7 @@ def ranks_of(spec: DecoderSpec, lora: LoRASpec) -> dict[str, int]:
     """
     matrices = {_module(name): name for name, shape in parameter_shapes(spec).items() if len(shape) > 1}
     if lora.target_modules == "all-linear":
-        targets = [path for path, name in matrices.items() if _in_layers(name)]
+        targets = [path for path, name in matrices.items() if in_layers(name)]
     else:
         unknown = [name for name in lora.target_modules if not any(named(path, [name]) for path in matrices)]
         if unknown:
@@ -50,23 +49,9 @@ def trained_shapes(spec: DecoderSpec, lora: LoRASpec, ranks: Mapping[str, int]) 
     return trained
 
 
-def frozen_bytes(spec: DecoderSpec, itemsize: int, quantization: QuantizationSpec | None) -> int:
-    """The weights that stay as they are: in the compute dtype, the matrices of the layers in fewer bits if so said."""
-    total = 0
-    for name, shape in parameter_shapes(spec).items():
-        if quantization and _in_layers(name) and len(shape) > 1:
-            stack, matrix = prod(shape[:-2]), prod(shape[-2:])
-            total += stack * quantization.num_bytes(matrix)
-        else:
-            total += prod(shape) * itemsize
-    return total
-
-
 def largest_matrix(spec: DecoderSpec) -> int:
     """Elements of the largest matrix in the layers, of one expert where there are several."""
-    return max(
-        prod(shape[-2:]) for name, shape in parameter_shapes(spec).items() if _in_layers(name) and len(shape) > 1
-    )
+    return max(prod(shape[-2:]) for name, shape in parameter_shapes(spec).items() if in_layers(name) and len(shape) > 1)
 
 
 def _low_rank(shapes: Mapping[str, Shape], path: str, rank: int, lora: LoRASpec) -> Iterator[tuple[str, Shape]]:
@@ -85,6 +70,6 @@ def _module(name: str) -> str:
     return path if last in ("weight", "bias") else name
 
 
-def _in_layers(name: str) -> bool:
+def in_layers(name: str) -> bool:
     """Whether it is a matrix of a layer that is not a router's."""
     return "layers" in name.split(".") and ".router." not in name

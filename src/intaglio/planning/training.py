@@ -2,31 +2,30 @@
 
 Bytes that stay: weights in the compute dtype, fp32 masters where that is less, fp32 gradients, the optimizer's
 moments. With an adapter: weights without any of these, in fewer bits if so said, and adapters in fp32 with theirs.
-Bytes that come and go: what the forward keeps for the backward, the loss, and the larger of what it needs for a moment
-and what a checkpointed layer makes again. What no arithmetic knows (the allocator's rounding, a device's context, the
-libraries) is not in here.
+Bytes that come and go: what the forward keeps for the backward, with the loss and what that needs for a moment; or the
+layers' backward, with what a checkpointed one makes again and gradients on their way. What no arithmetic knows (the
+allocator's rounding, a device's context, the libraries) is not in here.
 
-Legend: T tokens, E features of the model, V vocabulary, C tokens of a chunk.
+Of one rank among several, and of jobs with more than one model, see `rank_plan`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import prod
 from typing import Any, Literal
 
 from intaglio.errors import UserError, nearest
-from intaglio.planning.activations import INT64, activations
-from intaglio.planning.adapters import frozen_bytes, largest_matrix, ranks_of, trained_shapes
-from intaglio.planning.parameters import Shape, is_matrix, parameter_shapes
-from intaglio.planning.tape import FLOAT
+from intaglio.planning.activations import activations
+from intaglio.planning.adapters import largest_matrix, ranks_of, trained_shapes
+from intaglio.planning.losses import LOSS_BLOCK, language_model_loss
+from intaglio.planning.shards import Rank
+from intaglio.planning.states import states_of, tensors_of, trains_output
+from intaglio.planning.tape import FLOAT, Shared
 from intaglio.specs import DecoderSpec, dtype_bytes
 from intaglio.specs.adapter import LoRASpec
+from intaglio.specs.parallel import ParallelSpec
 from intaglio.specs.quantization import QuantizationSpec
 
 __all__ = ["LOSS_BLOCK", "MemoryPlan", "OptimizerName", "plan_training"]
-
-LOSS_BLOCK = 1 << 19
-"""Logits whose softmax the chunked loss makes at a time: two megabytes of fp32, which a cache holds."""
 
 OptimizerName = Literal["adamw", "muon"]
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
@@ -43,7 +42,8 @@ class MemoryPlan:
         gradients: in fp32, from the first step to the last.
         optimizer_states: moments in fp32, and each tensor's count of steps.
         activations: kept from the forward to the backward, by the part that made them.
-        recomputed: the most that one checkpointed layer makes again, and the gradient of its result.
+        backward: at the worst moment of the layers' backward: activations that are still kept, what a checkpointed
+            layer makes again, and gradients on their way.
         dequantized: the largest matrix of a few bits in the dtype it is used in, and how it comes there.
         loss: kept by the loss from its forward to its backward.
         logits: what the loss needs for a moment beside that.
@@ -55,7 +55,7 @@ class MemoryPlan:
     gradients: int
     optimizer_states: int
     activations: dict[str, int]
-    recomputed: int
+    backward: int
     dequantized: int
     loss: int
     logits: int
@@ -67,12 +67,9 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
-        """The most at one time: all activations, and then the loss or, once that is gone, a layer made again.
-
-        Exact to a percent where nothing is checkpointed; the gradients inside a layer made again are not in it.
-        """
-        passing = max(self.loss + self.logits, self.recomputed + self.dequantized)
-        return self.resident + sum(self.activations.values()) + passing
+        """The most at one time: all activations and the loss; or, once that is gone, the layers' backward."""
+        loss = sum(self.activations.values()) + self.loss + self.logits
+        return self.resident + max(loss, self.backward + self.dequantized)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data: `peak_bytes`, `resident_bytes` and `components`."""
@@ -123,68 +120,24 @@ def plan_training(
         raise UserError(f"cannot train in {dtype!r}", mend=nearest(dtype, COMPUTE_DTYPES))
     if documents is not None and sum(documents) != tokens:
         raise UserError(f"documents of {sum(documents)} tokens in a row of {tokens}", mend="give all their lengths")
-    itemsize, count = dtype_bytes(dtype), spec.num_parameters()
+    itemsize = dtype_bytes(dtype)
     if adapter is not None and ranks is None:
         ranks = ranks_of(spec, adapter)
-    trained = parameter_shapes(spec) if adapter is None else trained_shapes(spec, adapter, ranks or {})
-    elements = sum(map(prod, trained.values()))
-    kept = activations(spec, tokens, itemsize, documents or (tokens,), checkpoint_every, ranks)
-    head = any(
-        name.startswith("lm_head" if not spec.tie_embeddings else ("lm_head", "embed_tokens")) for name in trained
-    )
-    loss, logits = _plain_loss(spec, tokens, itemsize) if chunk is None else _loss(spec, tokens, itemsize, chunk, head)
+    trained = None if adapter is None else trained_shapes(spec, adapter, ranks or {})
+    tensors = tensors_of(spec, ParallelSpec(), Rank(), trained=trained)
+    states = states_of(tensors, itemsize, optimizer=optimizer, adapted=adapter is not None, quantization=quantization)
+    shared = Shared(twice=itemsize == FLOAT or quantization is not None)
+    kept = activations(spec, tokens, itemsize, documents or (tokens,), checkpoint_every, ranks, shared=shared)
+    loss = language_model_loss(spec, tokens, itemsize, chunk, trained=trains_output(spec, tensors.trained))
     return MemoryPlan(
-        weights=count * itemsize if adapter is None else frozen_bytes(spec, itemsize, quantization),
-        adapters=0 if adapter is None else elements * FLOAT,
-        master_weights=0 if itemsize == FLOAT or adapter else count * FLOAT,
-        gradients=elements * FLOAT,
-        optimizer_states=_optimizer_states(trained, optimizer),
+        weights=states.weights,
+        adapters=states.adapters,
+        master_weights=states.master_weights,
+        gradients=states.gradients,
+        optimizer_states=states.optimizer_states,
         activations=kept.by_kind,
-        recomputed=kept.recomputed,
+        backward=kept.backward.total,
         dequantized=largest_matrix(spec) * (FLOAT + itemsize) if quantization else 0,
-        loss=loss,
-        logits=logits,
+        loss=loss.kept,
+        logits=loss.passing,
     )
-
-
-def _optimizer_states(trained: Mapping[str, Shape], optimizer: OptimizerName) -> int:
-    """AdamW: two moments and a step count a tensor; Muon: one moment."""
-    states = 0
-    for name, shape in trained.items():
-        muon = optimizer == "muon" and is_matrix(name, shape)
-        states += prod(shape) * FLOAT if muon else (2 * prod(shape) + 1) * FLOAT
-    return states
-
-
-def _loss(spec: DecoderSpec, tokens: int, itemsize: int, chunk: int, trained: bool) -> tuple[int, int]:
-    """Chunked: the gradients of the hidden states (T, E) and, where it is trained, of the output matrix (V, E; fp32),
-    and where targets are.
-
-    For a moment: in the forward the hidden states twice and a chunk's logits with a block of them in fp32, or their
-    gradient and the chunk's part of the matrix's; in the backward both gradients scaled, that of the output matrix in
-    the compute dtype as well.
-    """
-    rows, matrix = tokens * spec.hidden_size, spec.vocab_size * spec.hidden_size if trained else 0
-    count = min(chunk, tokens)
-    logits = count * spec.vocab_size
-    block = min(max(LOSS_BLOCK // spec.vocab_size, 1), count) * spec.vocab_size
-    softmax = logits * itemsize + block * _block_bytes(spec, itemsize)
-    forward = 2 * rows * itemsize + max(softmax, (logits + matrix) * itemsize)
-    rounded = 0 if itemsize == FLOAT else matrix * itemsize
-    backward = rows * itemsize + matrix * FLOAT + rounded
-    return rows * itemsize + matrix * FLOAT + tokens * INT64, max(forward, backward)
-
-
-def _block_bytes(spec: DecoderSpec, itemsize: int) -> int:
-    """Of one logit of a block at the worst moment, beside what the product gave: fp32; with a cap, its slope and their
-    product too."""
-    if spec.logit_softcap:
-        return 3 * FLOAT
-    return 0 if itemsize == FLOAT else FLOAT
-
-
-def _plain_loss(spec: DecoderSpec, tokens: int, itemsize: int) -> tuple[int, int]:
-    """Whole: hidden states, log-probabilities (T, V; fp32), targets and their number; for a moment two gradients
-    as large as the log-probabilities."""
-    whole = tokens * spec.vocab_size * FLOAT
-    return tokens * spec.hidden_size * itemsize + whole + tokens * INT64 + FLOAT, 2 * whole

@@ -27,10 +27,20 @@ class QuantizationSpec(Spec):
 
     def num_bytes(self, elements: int) -> int:
         """Bytes of a matrix of `elements` weights: two to a byte, and the scales."""
+        return sum(count * size for count, size in self.parts(elements)) + self.mean_bytes
+
+    def parts(self, elements: int) -> tuple[tuple[int, int], ...]:
+        """The vectors that such a matrix is kept in, as elements and bytes of one: the weights, two to a byte; the
+        blocks' scales; with double quantisation the scales' scales."""
         packed, blocks = -(-elements // 2), -(-elements // self.blocksize)
         if not self.double_quant:
-            return packed + 4 * blocks
-        return packed + blocks + 4 * -(-blocks // NESTED_BLOCK) + 4  # the last is the scales' mean, taken off first
+            return (packed, 1), (blocks, 4)
+        return (packed, 1), (blocks, 1), (-(-blocks // NESTED_BLOCK), 4)
+
+    @property
+    def mean_bytes(self) -> int:
+        """Of the scales' mean, one number a matrix, which is taken off before they are quantised."""
+        return 4 if self.double_quant else 0
 
 
 def quantization_of(config: dict[str, Any], where: str = "config.json") -> QuantizationSpec | None:
