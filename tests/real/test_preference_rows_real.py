@@ -8,7 +8,7 @@ from intaglio.checkpoints.models import load_tokenizer
 from intaglio.data.check import DataCheck
 from intaglio.data.datasets import data_rows
 from intaglio.data.examples import Counts, MaskPolicy
-from intaglio.data.preference_encoding import encode_preferences, encode_prompts
+from intaglio.data.preference_encoding import encode_preference, encode_prompts, fitting
 from intaglio.data.preferences import preferences_of, prompt_of
 from intaglio.data.readers import read_rows
 
@@ -23,7 +23,7 @@ def test_pairs_are_what_transformers_makes_of_them(smollm2_dir: Path, name: str,
     rows = list(read_rows(data_rows(f"{name}-pairs", progress=False)))
     pairs = [pair for row in rows for pair in preferences_of(row)]
     counts = Counts()
-    examples = list(encode_preferences(pairs, ours, MaskPolicy(), counts, max_length=1024))
+    examples = list(fitting((encode_preference(pair, ours, MaskPolicy()) for pair in pairs), counts, max_length=1024))
     assert counts == Counts(count, count)
     for pair, example in list(zip(pairs, examples, strict=True))[::50]:
         asked = theirs.apply_chat_template(list(pair.prompt), add_generation_prompt=True, return_dict=True)

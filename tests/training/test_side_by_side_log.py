@@ -13,6 +13,7 @@ from intaglio.specs import validate
 from intaglio.training.adapting import adapt
 from intaglio.training.recipe import Recipe
 from intaglio.training.side_by_side import SideBySide
+from intaglio.training.stage_pages import report_lines
 from toy_llms import save_toy
 from toy_models import user_error
 
@@ -105,6 +106,38 @@ def test_prompts_are_those_of_held_out_rows_each_once(folder: Path) -> None:
     assert [prompt.prompt for prompt in beside.prompts] == ["about 0: ", "about 1: ", "about 3: "]
 
 
+def test_prompts_of_another_file_may_be_named(folder: Path) -> None:
+    rows = [{"prompt": f"other {i}", "extra": i} for i in range(3)]
+    (folder / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    compare = {"prompts": str(folder / "other.jsonl"), "rows": 2}
+    beside, _ = asked(folder, policy_of(folder), prompts=["what of it"], compare=compare)
+    assert [(prompt.prompt, prompt.columns) for prompt in beside.prompts] == [
+        ("other 0", {"extra": 0}),
+        ("other 1", {"extra": 1}),
+    ]
+
+
+def test_the_end_is_reported_with_intervals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, told = asked(folder, moved(policy_of(folder)))
+    monkeypatch.setattr(SideBySide, "_ask", lambda *rest: pytest.fail("asked again"))
+    report = beside.report(2, policy_of(folder))
+    start, policy = report["stages"]["start"], report["stages"]["policy"]
+    numbers = told.lines[0]
+    assert start["divergence"] == [0, 0, 0]
+    assert policy["divergence"][0] == pytest.approx(numbers["samples/kl"])
+    letters = policy["scores"]["letters"]
+    assert letters["mean"][0] == pytest.approx(numbers["samples/letters"])
+    assert letters["gain"][0] == pytest.approx(numbers["samples/letters"] - numbers["samples/start_letters"])
+    assert letters["gain"][1] <= letters["gain"][0] <= letters["gain"][2]
+    assert [sample["prompt"] for sample in report["samples"]] == ["about 0: ", "about 1: "]
+    assert any("gain over start" in line for line in report_lines(report))
+
+
+def test_what_was_not_asked_at_the_last_step_is_asked_for_the_report(folder: Path) -> None:
+    beside, _ = asked(folder, moved(policy_of(folder)))
+    assert beside.report(3, policy_of(folder))["stages"]["policy"]["divergence"][0] == pytest.approx(0, abs=1e-5)
+
+
 def test_the_recipes_own_prompts_come_first(folder: Path) -> None:
     beside, _ = asked(folder, policy_of(folder), prompts=["what of it"])
     assert [prompt.prompt for prompt in beside.prompts] == ["what of it"]
@@ -144,8 +177,7 @@ def test_of_no_prompts_nothing_is_told(folder: Path) -> None:
     ("changes", "words"),
     [
         ({"objective": {"kind": "language_model"}, "prompts": ["a"]}, ["compare", "language_model"]),
-        ({"sample_every": 0}, ["compare", "sample_every"]),
-        ({"pairs": {}, "objective": {"kind": "kto"}}, ["pairs", "kto"]),
+        ({"pairs": {}, "compare": None, "objective": {"kind": "language_model"}, "prompts": ["a"]}, ["pairs"]),
         ({"compare": None, "sample_every": 0, "objective": {"kind": "reward"}, "pairs": {"by": "sum"}}, ["pairs.by"]),
     ],
 )

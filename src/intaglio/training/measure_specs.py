@@ -11,15 +11,19 @@ __all__ = ["CompareSpec", "PairsSpec"]
 
 
 class CompareSpec(Spec):
-    """The policy beside the model that the run began with, every `sample_every` steps; see `side_by_side`.
+    """The policy beside the model that the run began with, every `sample_every` steps and at the end; see
+    `side_by_side`.
 
     Attributes:
-        rows: held-out prompts that both answer, where the recipe gives no `prompts`.
+        prompts: rows whose prompts both answer, a path or the name of a data set; None takes those held out, or the
+            recipe's own `prompts`.
+        rows: of these prompts at most.
         shown: of their answers, on the terminal and in the log.
         batch: answers that are made together.
         rewards: what judges both; where the objective has rewards, beside those.
     """
 
+    prompts: str | None = None
     rows: int = Field(32, gt=0)
     shown: int = Field(4, ge=0)
     batch: int = Field(64, gt=0)

@@ -1,4 +1,5 @@
-"""What a recipe measures beside its loss: answers and pairs before and after, yardsticks without a model, sampled code.
+"""What a recipe measures beside its loss: answers and pairs before and after, yardsticks without a model, sampled code;
+and a policy beside what it began as.
 
 Results stand in `report.json` of the run; what was measured before training is kept there, so that a resumed run need
 not measure it again.
@@ -17,8 +18,11 @@ from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.answers import Answers, Exam, compare
 from intaglio.training.closing import Texts, measure_code, yardsticks
 from intaglio.training.data import located, sources_of
+from intaglio.training.objectives.preference_specs import KTOSpec
 from intaglio.training.pair_exam import PairExam, compare_pairs
+from intaglio.training.preferences import paired_examples
 from intaglio.training.recipe import Recipe
+from intaglio.training.stage_pages import report_lines
 
 __all__ = ["Measures"]
 
@@ -43,7 +47,8 @@ class Measures:
         self.exam = Exam(recipe.answers, source, wheres) if recipe.answers else None
         self.texts = Texts(source, wheres) if recipe.yardsticks or recipe.code else None
         room = 2 * recipe.max_length, recipe.packing
-        self.pairs = PairExam(recipe.pairs, held_out, recipe.micro_batch, *room) if recipe.pairs else None
+        compared = paired_examples(held_out) if isinstance(recipe.objective, KTOSpec) else held_out
+        self.pairs = PairExam(recipe.pairs, compared, recipe.micro_batch, *room) if recipe.pairs else None
 
     @property
     def report(self) -> dict[str, Any]:
@@ -85,6 +90,12 @@ class Measures:
         if self.texts is not None and self.recipe.code:
             found = measure_code(self.recipe.code, model, self.tokenizer, self.texts, self.recipe.seed, self.say)
             self._keep({"code": found})
+
+    def compared(self, report: dict[str, Any]) -> None:
+        """Tells what a policy has become beside the model that it began as; see `SideBySide.report`."""
+        for line in report_lines(report) if report else ():
+            self.say(line)
+        self._keep({"compare": report})
 
     def _keep(self, results: dict[str, Any]) -> None:
         write_json(self.file, {**self.report, **results})

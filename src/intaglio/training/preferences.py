@@ -1,21 +1,31 @@
 """Rows of comparisons and judgements become documents that fork, in memory, and streams of micro-batches of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 
 import numpy as np
 
 from intaglio.data.examples import Counts, Example, MaskPolicy, OverLong
 from intaglio.data.packing import Method
-from intaglio.data.preference_encoding import encode_judgements, encode_preferences
-from intaglio.data.preferences import Judged, judged_of, preferences_of
+from intaglio.data.preference_encoding import encode_judged, encode_preference, fitting
+from intaglio.data.preferences import Judged, answers_of, judged_of, preferences_of, words_of
 from intaglio.data.readers import Row
 from intaglio.data.splitting import Split, held_out_prompts
-from intaglio.data.store import Source, Store, View
+from intaglio.data.store import InMemory, Source, Store, View
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.batches import AnnotatedStream, Batch, evaluation_documents
 from intaglio.training.forks import ForkedBatch, ForkedExample, forked
 
-__all__ = ["ForkStream", "compares_chats", "forked_documents", "judged_examples", "pair_examples", "split_by_prompt"]
+__all__ = [
+    "ForkStream",
+    "compares_chats",
+    "forked_documents",
+    "judged_examples",
+    "pair_examples",
+    "paired_examples",
+    "said_in",
+    "split_by_prompt",
+]
 
 Make = Callable[[Sequence[ForkedExample]], ForkedBatch]
 
@@ -28,9 +38,9 @@ def pair_examples(
     Raises:
         UserError: see `preferences_of` and `encode_preference`.
     """
-    pairs = (pair for row in rows for pair in preferences_of(row))
-    limits = counts, max_length, over_long
-    return [forked(pair) for pair in encode_preferences(pairs, tokenizer, MaskPolicy(), *limits)]
+    policy = MaskPolicy()
+    pairs = (encode_preference(pair, tokenizer, policy) for row in rows for pair in preferences_of(row))
+    return [forked(pair) for pair in fitting(pairs, counts, max_length, over_long)]
 
 
 def judged_examples(
@@ -42,9 +52,9 @@ def judged_examples(
     Raises:
         UserError: see `judged_of` and `encode_judged`.
     """
-    judged = (one for row in rows for one in _judged(row))
-    limits = counts, max_length, over_long
-    return [forked(one) for one in encode_judgements(judged, tokenizer, MaskPolicy(), *limits)]
+    policy = MaskPolicy()
+    judged = (encode_judged(one, tokenizer, policy) for row in rows for one in _judged(row))
+    return [forked(one) for one in fitting(judged, counts, max_length, over_long)]
 
 
 def _judged(row: Row) -> Iterator[Judged]:
@@ -54,6 +64,17 @@ def _judged(row: Row) -> Iterator[Judged]:
     for pair in preferences_of(row):
         yield Judged(pair.where, pair.prompt, pair.chosen, True, pair.tools)
         yield Judged(pair.where, pair.prompt, pair.rejected, False, pair.tools)
+
+
+def said_in(rows: Iterable[Row]) -> Iterator[str]:
+    """All that rows of comparisons, judgements or prompts say, for a tokenizer to learn from; a chat by its messages.
+
+    Raises:
+        UserError: see `answers_of`.
+    """
+    for row in rows:
+        prompt, answers = answers_of(row)
+        yield from map(words_of, (prompt, *answers.values()))
 
 
 def compares_chats(rows: Iterable[Row]) -> bool:
@@ -97,6 +118,25 @@ class ForkStream(AnnotatedStream):
 
     def _made(self, examples: Sequence[Example]) -> Batch:
         return self._make([_forked(example) for example in examples])
+
+
+def paired_examples(store: Store) -> InMemory:
+    """Pairs of judged answers: to each prompt every one that was wanted beside every one that was not.
+
+    Of the two the first says where the pair stands.
+    """
+    prompts: dict[bytes, tuple[list[ForkedExample], list[ForkedExample]]] = {}
+    for example in (_forked(store[i]) for i in range(len(store))):
+        prompts.setdefault(example.prompt.tobytes(), ([], []))[not example.desirable].append(example)
+    return InMemory([_pair(*both) for sides in prompts.values() for both in product(*sides)])
+
+
+def _pair(chosen: ForkedExample, rejected: ForkedExample) -> ForkedExample:
+    """One prompt, and both answers behind it."""
+    (length, wanted), (_, unwanted) = chosen.fork, rejected.fork
+    ids = np.concatenate((chosen.ids, rejected.ids[length:]))
+    scored = np.concatenate((chosen.supervised, rejected.supervised[length:]))
+    return ForkedExample(ids, scored, chosen.where, (length, wanted, unwanted))
 
 
 def forked_documents(store: Store, micro_batch: int, room: int, packing: Method) -> Iterator[list[ForkedExample]]:

@@ -1,4 +1,4 @@
-"""While a policy is aligned: the same prompts answered by it and by the model that the run began with, side by side.
+"""The same prompts answered by a policy and by the model that its run began with: while it is aligned, and at the end.
 
 Both answer greedily, so that what differs is the weights'. The divergence is measured as in the report of stages (see
 `interview.divergences`): KL(policy, start) of an answer, in nats, on drawn answers.
@@ -16,12 +16,13 @@ import numpy as np
 from intaglio.adapters.peft_files import load_adapter
 from intaglio.checkpoints.load import DTYPES
 from intaglio.data.preferences import Prompt, prompt_of
-from intaglio.data.readers import read_rows
+from intaglio.data.readers import Row, read_rows
 from intaglio.evaluation.preference import by_score
 from intaglio.evaluation.side_by_side import as_lines
 from intaglio.models.decoder import Decoder
 from intaglio.specs.adapter import LoRASpec
 from intaglio.text.tokenizer import Tokenizer
+from intaglio.training.comparison import compared
 from intaglio.training.data import located, sources_of
 from intaglio.training.interview import Interview, divergences, interview, shown_prompt
 from intaglio.training.measure_specs import CompareSpec
@@ -73,12 +74,14 @@ class SideBySide:
         if isinstance(recipe.objective, PPOSpec | GRPOSpec):
             self._specs = [*recipe.objective.rewards, *self._specs]
         self._start: Interview | None = None
+        self._last: tuple[int, _Asked] | None = None
 
     def tell(self, step: int, policy: Decoder, log: _Writes) -> None:
         """Asks both, and writes into the log what they said."""
         if not self.prompts:
             return
         found = self._ask(policy)
+        self._last = step, found
         told = self._numbers(found)
         log.line(step=step, **told)
         prompts = [shown_prompt(prompt) for prompt in self.prompts[: self.spec.shown]]
@@ -88,6 +91,33 @@ class SideBySide:
         log.say(f"step {step}: {self._sentence(told, found.policy.scores)}")
         for line in as_lines(prompts, answers):
             log.say(line)
+
+    def report(self, step: int, policy: Decoder) -> dict[str, Any]:
+        """What the policy has become after all steps, in the form of a report of stages (see `stage_pages`).
+
+        Args:
+            step: the last one; what was asked then is not asked again.
+            policy: as it is.
+        """
+        if len(self.prompts) < 2:
+            return {}
+        last = self._last if self._last is not None and self._last[0] == step else (step, self._ask(policy))
+        found = last[1]
+        texts = zip(map(shown_prompt, self.prompts), found.start.texts, found.policy.texts, strict=True)
+        samples = [
+            {"prompt": prompt, "answers": {"start": {"text": before}, "policy": {"text": after}}}
+            for prompt, before, after in islice(texts, self.spec.shown)
+        ]
+        return {
+            "prompts": len(self.prompts),
+            "temperature": 0,
+            "baseline": "start",
+            "stages": {
+                "start": compared(found.start, found.start, [0.0] * len(self.prompts)),
+                "policy": compared(found.policy, found.start, found.away),
+            },
+            "samples": samples,
+        }
 
     def _ask(self, policy: Decoder) -> _Asked:
         limit, batch = self._limit, self.spec.batch
@@ -141,12 +171,17 @@ def _means(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _prompts(recipe: Recipe, held_out: Sequence[str], rows: int) -> Iterator[Prompt]:
-    """The recipe's own, or those of its held-out rows, each once."""
-    if recipe.prompts:
+    """Those that are named, the recipe's own, or those of its held-out rows, each once."""
+    kept: Iterable[Row]
+    if recipe.compare is not None and recipe.compare.prompts is not None:
+        kept = read_rows(located(recipe.compare.prompts))
+    elif recipe.prompts:
         yield from (Prompt(f"prompts[{row}]", text) for row, text in enumerate(recipe.prompts))
         return
-    outside = set(held_out)
-    kept = (row for source in sources_of(recipe) for row in read_rows(located(source.path)) if row.where in outside)
+    else:
+        outside = set(held_out)
+        sources = (read_rows(located(source.path)) for source in sources_of(recipe))
+        kept = (row for rows_of_one in sources for row in rows_of_one if row.where in outside)
     unique = {repr(prompt.prompt): prompt for prompt in map(prompt_of, islice(kept, 50 * rows))}
     yield from islice(unique.values(), rows)
 

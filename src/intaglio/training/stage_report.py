@@ -12,7 +12,7 @@ OUT/
 - A win rate is the share of prompts whose answer has the higher number, ties counting half.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -28,12 +28,11 @@ from intaglio.checkpoints.models import load_model, load_tokenizer
 from intaglio.data.preferences import Prompt, prompt_of
 from intaglio.data.readers import read_rows
 from intaglio.errors import UserError
-from intaglio.evaluation.intervals import Interval, bootstrap_mean, paired_difference
-from intaglio.evaluation.preference import by_score
 from intaglio.files import read_json, write_json, write_json_lines
 from intaglio.specs import DecoderSpec
 from intaglio.specs.families import read_directory
 from intaglio.text.tokenizer import Tokenizer
+from intaglio.training.comparison import compared
 from intaglio.training.data import located
 from intaglio.training.interview import Interview, divergences, interview, shown_prompt
 from intaglio.training.objectives.rl_specs import RewardSpec
@@ -107,7 +106,7 @@ def _asked(spec: ReportSpec, recipes: Mapping[str, Recipe], out: Path, say: Say)
         "temperature": spec.temperature,
         "baseline": spec.baseline,
         "reward": spec.reward,
-        "stages": {name: _numbers(one, base) for name, one in speakers.items()},
+        "stages": {name: compared(one.found, base, one.away) for name, one in speakers.items()},
         "samples": lines[: spec.samples],
     }
 
@@ -180,41 +179,3 @@ def _said(found: Interview, row: int) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def _numbers(one: _Speaker, base: Interview) -> dict[str, Any]:
-    """What is reported of one stage."""
-    found = one.found
-    return {
-        "divergence": None if one.away is None else _interval(bootstrap_mean(one.away)),
-        "length": _interval(bootstrap_mean(found.lengths)),
-        "ended": _interval(bootstrap_mean(found.ended)),
-        "length_gain": _interval(paired_difference(found.lengths, base.lengths)),
-        "scores": dict(_judgements(found, base)),
-    }
-
-
-def _judgements(found: Interview, base: Interview) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By every judge: the mean, the gain over the baseline, and how often it wins; of what could be judged in both."""
-    for name, scores in found.scores.items():
-        ours, theirs = np.array(scores), np.array(base.scores[name])
-        both = np.isfinite(ours) & np.isfinite(theirs)
-        if not both.any():
-            continue
-        contest = by_score(ours[both], theirs[both])
-        yield (
-            name,
-            {
-                "mean": _interval(bootstrap_mean(ours[both])),
-                "gain": _interval(paired_difference(ours[both], theirs[both])),
-                "win_rate": _interval(contest.rate),
-                "wins": contest.wins,
-                "ties": contest.ties,
-                "losses": contest.losses,
-            },
-        )
-
-
-def _interval(interval: Interval) -> list[float]:
-    """Mean, low, high."""
-    return [*map(float, interval)]
