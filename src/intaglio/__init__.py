@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from intaglio.errors import UserError
     from intaglio.lineage.presets import preset
     from intaglio.models.decoder import Decoder
-    from intaglio.planning import plan_training
+    from intaglio.planning import plan, plan_training
     from intaglio.specs import DecoderSpec
     from intaglio.training.recipe import load_recipe
     from intaglio.training.run import resume, train
@@ -30,6 +30,7 @@ __all__ = [
     "load_model",
     "load_recipe",
     "load_tokenizer",
+    "plan",
     "plan_training",
     "preset",
     "pull",
@@ -47,6 +48,7 @@ _HOMES = {
     "load_model": "intaglio.adapters.models",
     "load_recipe": "intaglio.training.recipe",
     "load_tokenizer": "intaglio.checkpoints.models",
+    "plan": "intaglio.planning",
     "plan_training": "intaglio.planning",
     "preset": "intaglio.lineage.presets",
     "pull": "intaglio.checkpoints.pull",

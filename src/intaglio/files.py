@@ -11,7 +11,16 @@ from typing import Any
 
 from intaglio.errors import UserError
 
-__all__ = ["home", "read_json", "read_text", "whole_directory", "whole_file", "write_json", "write_json_lines"]
+__all__ = [
+    "home",
+    "put_in_place",
+    "read_json",
+    "read_text",
+    "whole_directory",
+    "whole_file",
+    "write_json",
+    "write_json_lines",
+]
 
 
 def home() -> Path:
@@ -52,7 +61,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
         try:
             yield beside
             beside.chmod(0o755)
-            _put_in_place(beside, path)
+            put_in_place(beside, path)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
@@ -66,8 +75,11 @@ def _writing(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write: {reason}", where=str(path), mend="nothing was changed") from error
 
 
-def _put_in_place(beside: Path, path: Path) -> None:
-    """Two renames: what stood at `path` is moved away whole, and only then removed."""
+def put_in_place(beside: Path, path: Path) -> None:
+    """Gives the folder `beside` the name `path`.
+
+    Where something stands there, by two renames: that is moved away whole, and only then removed.
+    """
     if not path.exists():
         beside.replace(path)
         return

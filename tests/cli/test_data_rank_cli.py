@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from intaglio.checkpoints.classifiers import save_classifier
 from intaglio.cli.ranking_desk import read_order
 from intaglio.errors import UserError
+from intaglio.models.heads import SequenceClassifier, init_head
+from intaglio.specs.families import read_directory
 from running import Run
+from toy_llms import random_model, toy_tokenizer
 
 REWARD = """
 def short(prompts, completions, answer, **rest):
@@ -51,6 +55,20 @@ def test_by_a_reward_function(run: Run, toy_dir: Path, prompts: Path) -> None:
     out = prompts.parent / "out.jsonl"
     assert "exists already" in run("data", "rank", toy_dir, prompts, "--out", out).refusal
     assert run("data", "check", out).out.count("3 ranked") == 1
+
+
+def test_by_a_reward_model(run: Run, toy_dir: Path, prompts: Path) -> None:
+    model = SequenceClassifier(random_model(read_directory(toy_dir), seed=4), 1)
+    init_head(model, 1)
+    folder = prompts.parent / "reward"
+    save_classifier(model, folder, toy_tokenizer())
+    report, rows, _ = ranked(run, toy_dir, prompts, "--reward", folder)
+    assert (report["prompts"], report["ranked"], report["ranked_by"]) == (3, 3, str(folder))
+    for row in rows:
+        assert row["scores"] == sorted(row["scores"], reverse=True)
+        assert len({*row["scores"]}) == len({*row["answers"]}) == 3
+    more = ("--out", prompts.parent / "more.jsonl", "--max-tokens", 6, "--reward", toy_dir)
+    assert "no reward model" in run("data", "rank", toy_dir, prompts, *more).refusal
 
 
 def test_at_the_terminal_with_a_break(run: Run, toy_dir: Path, prompts: Path) -> None:

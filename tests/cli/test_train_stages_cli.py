@@ -8,8 +8,13 @@ import pytest
 import yaml
 
 from intaglio.training import stage_runs
-from running import Run
+from running import Run, unmeasured
 from toy_stages import RECIPE, toy_changes
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    unmeasured(monkeypatch)
 
 
 @pytest.fixture

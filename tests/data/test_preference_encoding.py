@@ -14,13 +14,10 @@ from intaglio.data.preference_encoding import (
     CompletionExample,
     PairExample,
     encode_judged,
-    encode_judgements,
     encode_preference,
-    encode_preferences,
     encode_prompt,
     encode_prompts,
-    fit_completion,
-    fit_pair,
+    fitting,
 )
 from intaglio.data.preferences import Judged, judged_of, preferences_of, prompt_of
 from intaglio.data.readers import Row
@@ -189,7 +186,7 @@ def test_nothing_stands_before_the_first_token_of_an_empty_prompt() -> None:
 
 def fitted(example: PairExample, length: int | None, over_long: Any = "truncate") -> tuple[PairExample | None, Counts]:
     counts = Counts()
-    return fit_pair(example, counts, length, over_long), counts
+    return next(fitting([example], counts, length, over_long), None), counts
 
 
 def kept(example: PairExample, length: int | None) -> tuple[PairExample, Counts]:
@@ -234,11 +231,12 @@ def test_masks_are_cut_with_their_ids_and_forgotten_where_all_counts() -> None:
 def test_rows_go_through_and_are_counted() -> None:
     ours, counts = tokenizer(), Counts()
     ranking = preferences_of(Row({"prompt": ASKED, "answers": ["hi", "hello", "the"]}, "f:1"))
-    examples = list(encode_preferences(ranking, ours, MaskPolicy(), counts))
+    examples = list(fitting((encode_preference(one, ours, MaskPolicy()) for one in ranking), counts))
     assert [example.weight for example in examples] == [1 / 3] * 3
     assert counts == Counts(3, 3)
     judged = [judged_of(Row({"prompt": "the", "completion": " user", "label": i == 0}, f"f:{i}")) for i in range(2)]
-    found = list(encode_judgements(judged, ours, MaskPolicy(), counts := Counts(), max_length=2))
+    answered = (encode_judged(one, ours, MaskPolicy()) for one in judged)
+    found = list(fitting(answered, counts := Counts(), max_length=2))
     assert [(example.label, len(example.completion)) for example in found] == [(True, 1), (False, 1)]
     assert counts == Counts(2, 2, truncated=2)
 
@@ -247,7 +245,7 @@ def test_a_moved_border_is_counted() -> None:
     ours = tokenizer()
     policy = MaskPolicy(template=ChatTemplate(R1, ours.special_tokens))
     counts = Counts()
-    list(encode_preferences(preferences_of(Row(CHAT, "f")), ours, policy, counts))
+    list(fitting([encode_preference(preferences_of(Row(CHAT, "f"))[0], ours, policy)], counts))
     assert counts == Counts(1, 1, border_moved=1)
 
 
@@ -260,10 +258,10 @@ def test_a_judged_answer_is_a_prompt_with_one_side() -> None:
     assert example.prompt.tolist() == both.prompt.tolist()
     assert example.completion.tolist() == both.chosen.tolist()
     assert (example.label, example.where, len(example)) == (False, "f:7", len(both.prompt) + len(both.chosen))
-    cut = fit_completion(example, Counts(), len(example.prompt) + 2)
+    (cut,) = fitting([example], Counts(), len(example.prompt) + 2)
     assert isinstance(cut, CompletionExample)
     assert len(cut.completion) == 2
-    assert fit_completion(example, Counts(), len(example.prompt)) is None
+    assert not list(fitting([example], Counts(), len(example.prompt)))
 
 
 def test_prompts_are_what_the_engine_is_given_and_never_cut() -> None:

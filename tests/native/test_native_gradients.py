@@ -135,15 +135,15 @@ def test_attention_of_documents_that_fork(forks: list[tuple[int, ...]]) -> None:
     context.begin(torch.cat([fork_positions(fork) for fork in forks])[None])
 
     def each_branch(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return context.attend(0, query, key, value, Scores(SCALE))  # in doubles, which no operator here takes
+        return context.attend(0, query, key, value, Scores(SCALE))
 
-    expected = exact(each_branch, x[:3], x[3])
+    expected = exact(each_branch, x[:3], x[3])  # in doubles, which no operator here takes
     leaves = [y.clone().requires_grad_() for y in x[:3]]
-    out = context.attend(0, *leaves, Scores(SCALE))
+    out = each_branch(*leaves)
     assert "DocumentsAttention" in str(out.grad_fn)
     assert_near([out.detach(), *torch.autograd.grad(out, leaves, x[3])], expected)
     with torch.no_grad():
-        assert torch.equal(context.attend(0, *x[:3], Scores(SCALE)), out)
+        assert torch.equal(each_branch(*x[:3]), out)
 
 
 def test_documents_do_not_see_each_other() -> None:

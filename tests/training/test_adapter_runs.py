@@ -1,6 +1,7 @@
 """Runs that train an adapter: what they leave, gone on with after a stop, gone on with from a directory."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_a_dry_run_counts_what_trains(recipe: Path, capsys: pytest.CaptureFixtur
     preview(load_recipe(recipe, ["quantization={}", "max_length=128"]))
     out = capsys.readouterr().out
     assert "adapters" in out
-    assert "dequantized" in out
+    assert re.search(r"weights +0", out)  # of a few bits
     assert "master weights" not in out
 
 

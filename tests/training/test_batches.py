@@ -118,7 +118,7 @@ def test_resumed_equals_uninterrupted_on_a_source_that_comes_in_windows(done: in
 def test_ranks_together_read_what_one_process_reads() -> None:
     store = documents(40)
     single = BatchStream(store, 2, 12, seed=1)
-    ranks = [BatchStream(store, 2, 12, seed=1, rank=rank, world=3) for rank in range(3)]
+    ranks = [BatchStream(store, 2, 12, seed=1).of_rank(rank, 3) for rank in range(3)]
     for _ in range(8):
         turns = zip(*(stream.step(2) for stream in ranks), strict=True)
         assert same([batch for turn in turns for batch in turn], single.step(6))

@@ -96,6 +96,8 @@ def test_the_loss_and_its_gradient_are_trls(loss_type: Aggregation, level: Ratio
     if level == "token":
         for name in ("low_mean", "high_mean", "region_mean"):
             assert found.metrics[f"clip_ratio/{name}"].value == pytest.approx(metrics[f"clip_ratio/{name}"][0])
+    for name in ("low_min", "high_max"):  # of the answer with the fewest, and the most
+        assert found.metrics[f"clip_ratio/{name}"].value == pytest.approx(metrics[f"clip_ratio/{name}"][0])
 
 
 def test_on_its_own_answers_the_mean_over_answers_is_0_and_its_gradient_is_not() -> None:

@@ -12,7 +12,7 @@ from intaglio.training.batches import Batch
 from intaglio.training.log import Log
 from intaglio.training.loop import Loop, evaluate
 from intaglio.training.master import MasterWeights
-from intaglio.training.objectives.metrics import Least, Mean, Most, joined
+from intaglio.training.objectives.metrics import Least, Mean, Most, Variance, joined
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.schedule import ScheduleSpec
 
@@ -52,6 +52,14 @@ def test_joined_metrics_do_not_depend_on_the_cut() -> None:
         for one in (values[:1], values[1:])
     ]
     assert joined(parts) == whole == {"mean": 3.0, "least": -2.0, "most": 8.0}
+
+
+def test_a_variance_is_torchs_however_it_is_cut() -> None:
+    values = 1 + 1e-4 * torch.tensor([1.0, 5.0, -2.0, 8.0, 8.5], dtype=torch.float64)
+    for cuts in ([5], [0, 5], [1, 4], [2, 2, 1]):
+        found = joined([{"var": Variance.of(part)} for part in values.split(cuts)])
+        assert found["var"] == pytest.approx(values.var().item(), rel=1e-9)
+    assert joined([{"var": Variance.of(values[:1])}]) == {}  # one value varies from none
 
 
 def test_a_step_has_the_metrics_of_its_micro_batches_and_fractions_of_targets(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intaglio.training.objectives.policy_loss import clipped_policy_loss, clipped_value_loss, sequence_log_ratio
+from intaglio.training.objectives.policy_loss import clipped_policy_loss, clipped_value_loss, means_by_answer
 
 
 def recorded(seed: int = 0) -> dict[str, Tensor]:
@@ -73,7 +73,7 @@ def test_the_value_loss_is_trls() -> None:
 
 def test_a_sequence_has_one_ratio() -> None:
     log_ratio = torch.tensor([0.1, 0.3, -0.6, 0.2, 0.2, 0.5], requires_grad=True)
-    found = sequence_log_ratio(log_ratio, [2, 0, 3, 1])
+    found = means_by_answer(log_ratio, [2, 0, 3, 1])
     expected = [0.2, 0.2, -0.2 / 3, -0.2 / 3, -0.2 / 3, 0.5]
     assert found.tolist() == pytest.approx(expected)
     found.exp().sum().backward()

@@ -3,6 +3,7 @@
 TRL pads rows with the EOS, prompt and all twice a pair; ours are packed documents that fork.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,39 +77,52 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize(("ours", "theirs", "smoothing"), LOSSES)
-def test_dpo(ours: Any, theirs: str, smoothing: float, folder: Path, policy: Path, tmp_path: Path) -> None:
-    config = DPOConfig(str(tmp_path), loss_type=[theirs], label_smoothing=smoothing, beta=0.3, **QUIET)
+@pytest.fixture(scope="module")
+def dpo_trainer(folder: Path, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """TRL's; a test says for which loss."""
+    config, rows = DPOConfig(str(tmp_path_factory.mktemp("dpo")), beta=0.3, **QUIET), Dataset.from_list(PAIR_ROWS)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    rows = Dataset.from_list(PAIR_ROWS)
-    trainer = DPOTrainer(opened(policy), opened(folder), config, train_dataset=rows, processing_class=tokenizer)
+    return DPOTrainer(opened(policy), opened(folder), config, train_dataset=rows, processing_class=tokenizer)
+
+
+@pytest.fixture
+def dpo(dpo_trainer: Any) -> Iterator[Any]:
+    """The same, its weights put back afterwards."""
+    weights = {name: tensor.clone() for name, tensor in dpo_trainer.model.state_dict().items()}
+    yield dpo_trainer
+    dpo_trainer.model.zero_grad()
+    dpo_trainer.model.load_state_dict(weights)
+
+
+def collated(dpo: Any) -> Any:
     names = ("prompt_ids", "chosen_ids", "rejected_ids")
-    batch = trainer.data_collator([dict(zip(names, triple, strict=True)) for triple in triples()])
+    return dpo.data_collator([dict(zip(names, triple, strict=True)) for triple in triples()])
+
+
+@pytest.mark.parametrize(("ours", "theirs", "smoothing"), LOSSES)
+def test_dpo(ours: Any, theirs: str, smoothing: float, dpo: Any, folder: Path, policy: Path, tmp_path: Path) -> None:
+    batch = collated(dpo)
     assert (batch["input_ids"][batch["attention_mask"] == 0] == EOS).all()
-    trainer.model.train()
-    expected = trainer.compute_loss(trainer.model, batch)
+    dpo.loss_types, dpo.label_smoothing = [theirs], smoothing
+    dpo.model.train()
+    expected = dpo.compute_loss(dpo.model, batch)
     expected.backward()
     model = toy_decoder(policy)
     objective = DPO(Computed(ModelCopy(toy_decoder(folder))), ours, 0.3, smoothing, chunk=7)
     found = objective(model, make_forked(pairs()))
     assert backward(found, 5) == pytest.approx(expected.item(), rel=1e-5)
-    require_metrics(found, trainer._metrics["train"])
-    require_equal(model, gradients_of(trainer.model, tmp_path / "gradients"))
+    require_metrics(found, dpo._metrics["train"])
+    require_equal(model, gradients_of(dpo.model, tmp_path / "gradients"))
 
 
-def test_dpo_measures_what_trl_does(folder: Path, policy: Path, tmp_path: Path) -> None:
+def test_dpo_measures_what_trl_does(dpo: Any, folder: Path, policy: Path) -> None:
     """Entropy, logits and accuracy, which ours tells where it does not train."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    config, rows = DPOConfig(str(tmp_path), **QUIET), Dataset.from_list(PAIR_ROWS)
-    trainer = DPOTrainer(opened(policy), opened(folder), config, train_dataset=rows, processing_class=tokenizer)
-    names = ("prompt_ids", "chosen_ids", "rejected_ids")
-    batch = trainer.data_collator([dict(zip(names, triple, strict=True)) for triple in triples()])
-    trainer.model.eval()
+    dpo.model.eval()
     with torch.no_grad():
-        trainer.compute_loss(trainer.model, batch)
-        objective = DPO(Computed(ModelCopy(toy_decoder(folder))), chunk=7)
+        dpo.compute_loss(dpo.model, collated(dpo))
+        objective = DPO(Computed(ModelCopy(toy_decoder(folder))), beta=0.3, chunk=7)
         found = objective(toy_decoder(policy).eval(), make_forked(pairs()))
-    require_metrics(found, trainer._metrics["eval"])
+    require_metrics(found, dpo._metrics["eval"])
     assert {"entropy", "logits/chosen", "logits/rejected", "mean_token_accuracy"} <= found.metrics.keys()
 
 

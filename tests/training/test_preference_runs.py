@@ -21,21 +21,19 @@ from intaglio.data.store import InMemory
 from intaglio.errors import UserError
 from intaglio.specs.adapter import LoRASpec
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.preferences import compares_chats, judged_examples, pair_examples, split_by_prompt
+from intaglio.training.preferences import (
+    compares_chats,
+    judged_examples,
+    pair_examples,
+    paired_examples,
+    split_by_prompt,
+)
 from intaglio.training.preview import preview
 from intaglio.training.recipe import Recipe, load_recipe
 from intaglio.training.run import Outcome, resume, train
 from toy_llms import save_toy
 
 DPO = {"kind": "dpo"}
-
-
-@pytest.fixture(autouse=True)
-def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pictures and no speed of the machine, which take longer than these runs."""
-    monkeypatch.setattr("intaglio.training.run.draw_log", lambda *arguments: None)
-    monkeypatch.setattr("intaglio.training.run.draw_reward_kl", lambda *arguments: None)
-    monkeypatch.setattr("intaglio.training.run.measured_peak", lambda *arguments: 1e9)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +117,10 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
     stage: str, recipe: Path, begun: Path, tmp_path: Path
 ) -> None:
     changes = [*STAGES[stage], *([f"adapter.from={begun}"] if stage.endswith("goes on") else [])]
+    changes += ["steps=2", "save_every=1"]
     whole = run_to(recipe, tmp_path / "whole", *changes)
     shutil.copytree(whole.run, tmp_path / "stopped")
-    shutil.rmtree(tmp_path / "stopped" / "checkpoints" / "step-00000004")
+    shutil.rmtree(tmp_path / "stopped" / "checkpoints" / "step-00000002")
     again = resume(tmp_path / "stopped", say=quiet, quiet=True)
     assert lines(again) == lines(whole)
     name = "adapter_model.safetensors" if (whole.run / "adapter").exists() else "model.safetensors"
@@ -180,6 +179,34 @@ def test_kto_takes_pairs_apart(toy: Path) -> None:
     assert [(one.where, one.desirable) for one in found] == [("f:1", True), ("f:1", False), ("f:2", True)]
     assert found[0].ids.tolist() == found[2].ids.tolist()
     assert not compares_chats([pair])
+
+
+def test_judged_answers_to_one_prompt_make_the_pairs_they_came_from(toy: Path) -> None:
+    tokenizer = Tokenizer.from_directory(toy)
+    pair = Row({"prompt": "q", "chosen": "yes", "rejected": "no"}, "f:1")
+    single = Row({"prompt": "q", "completion": "perhaps", "label": False}, "f:2")
+    alone = Row({"prompt": "r", "completion": "yes", "label": True}, "f:3")
+    judged = judged_examples([pair, single, alone], tokenizer, Counts(), 64, "truncate")
+    made = paired_examples(InMemory(judged))
+    expected = pair_examples([pair], tokenizer, Counts(), 64, "truncate")[0]
+    assert len(made) == 2
+    first: Any = made[0]
+    assert (first.key, first.fork, first.where) == (expected.key, expected.fork, "f:1")
+
+
+def test_kto_tells_its_held_out_pairs_apart_before_and_after(recipe: Path, tmp_path: Path) -> None:
+    changes = ["objective.kind=kto", "precision=float32", "pairs.rows=4", "evaluate_every=0"]
+    outcome = run_to(recipe, tmp_path / "run", *changes)
+    report = json.loads((outcome.run / "report.json").read_text())
+    assert report["pairs"]["rows"] == 4
+    assert report["margins_before"] != report["margins_after"]
+
+
+def test_a_comparison_at_the_end_stands_in_the_report(recipe: Path, tmp_path: Path) -> None:
+    outcome = run_to(recipe, tmp_path / "run", "compare.rows=3", "sample_tokens=4", "steps=1", "validation=0.5")
+    report = json.loads((outcome.run / "report.json").read_text())["compare"]
+    assert report["prompts"] == 3
+    assert len(report["stages"]["policy"]["length"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,22 @@
 """Every recipe we ship, run at a tiny size on rows of our own: it is read, trains, saves and measures."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from intaglio.checkpoints.classifiers import save_classifier
+from intaglio.checkpoints.load import load_directory
+from intaglio.models.heads import SequenceClassifier, init_head
 from intaglio.training.recipe import load_recipe
 from intaglio.training.run import train
 from intaglio.training.stages import has_stages
-from toy_llms import save_toy
+from toy_llms import save_toy, toy_tokenizer
 
-ALL = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+ALL = sorted((ROOT / "recipes").glob("*.yaml"))
 RECIPES = [path for path in ALL if not has_stages(path)]  # those of several stages run in `test_stage_runs`
 
 TINY = {
@@ -22,17 +27,39 @@ TINY = {
 }
 CODE = '"""A module."""\n\n\ndef add(a, b):\n    """Adds."""\n    return a + b\n'
 KINDS = ("Date", "Humans", "Place")
+ALIGNING = ("reward", "dpo", "orpo", "kto", "ppo", "grpo", "refusal")
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_toy(tmp_path_factory.mktemp("models") / "toy", context=512)
+    folder = save_toy(tmp_path_factory.mktemp("models") / "toy", context=512)
+    reward = SequenceClassifier(load_directory(folder), 1)
+    init_head(reward, 0)
+    save_classifier(reward, folder.parent / "reward", toy_tokenizer())
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes name their judges from there."""
+    monkeypatch.chdir(ROOT)
 
 
 def rows_for(name: str, folder: Path) -> Path:
     """Rows in the format that the recipe's own data have."""
-    if "chat" in name or "sft" in name or "lora" in name:
+    if name.startswith(ALIGNING):
         rows: list[dict[str, Any]] = [
+            {
+                "prompt": [{"role": "user", "content": f"what is it {i}"}],
+                "chosen": [{"role": "assistant", "content": f"it is {i}"}],
+                "rejected": [{"role": "assistant", "content": "who knows"}],
+                "answer": i,
+                "kind": ("unsafe", "harmless")[i // 8 % 2],
+            }
+            for i in range(40)
+        ]
+    elif "chat" in name or "sft" in name or "lora" in name:
+        rows = [
             {
                 "messages": [
                     {"role": "user", "content": f"what is it {i}"},
@@ -67,13 +94,28 @@ def changes_for(recipe: Path, folder: Path, toy: Path) -> list[str]:
         changes.append(f"model={toy}")
     else:
         changes += ["tokenizer.vocab_size=300", "architecture.hidden_size=16"]
-    if "\nsample_every:" in text:
+    if "\nsample_every:" in text or "\ncompare:" in text:
         changes.append("sample_tokens=3")
+    if "\ncompare:" in text:
+        changes.append("compare.rows=4")
+    if "compare:\n  prompts:" in text:
+        changes.append(f"compare.prompts={rows}")
+    if "max_completion_length:" in text:
+        changes.append("objective.max_completion_length=3")
+    if "num_generations:" in text:
+        changes.append("objective.num_generations=2")
+    if "rewards: [{model:" in text:
+        changes.append(f"objective.rewards=[{{model: {toy.parent / 'reward'}}}]")
     if "\nanswers:" in text:
         changes += ["answers.rows=5", "answers.shots=1"]
     if "\ncode:" in text:
         changes += ["code.samples=2", "code.tokens=6"]
     return changes
+
+
+def judges_of(text: str) -> set[str]:
+    """What a recipe names as functions that judge."""
+    return set(re.findall(r"function: (?:\S+:)?(\w+)\}", text))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=[path.stem for path in RECIPES])
@@ -97,6 +139,13 @@ def test_it_trains(recipe: Path, tmp_path: Path, toy: Path) -> None:
         assert set(report["answers"]) >= {"tuned", *untuned}
         assert ("bleu" in report["answers"]["tuned"]) == ("bleu:" in text)
         assert report["answers"]["rows"] == 5
+    if "\npairs:" in text:
+        assert report["pairs"]["rows"] > 5
+        assert {"before", "after", "gain"} <= report["pairs"].keys()
+    if "\ncompare:" in text:
+        assert report["compare"]["prompts"] == 4
+        assert all(len(judge["gain"]) == 3 for judge in report["compare"]["stages"]["policy"]["scores"].values())
+        assert report["compare"]["stages"]["policy"]["scores"].keys() >= judges_of(text)
     if "\ncode:" in text:
         assert len(report["code"]["min_p 0"]["samples"]) == 2
         assert any("min_p 0.05: " in line for line in said)
@@ -125,4 +174,5 @@ def test_the_recipes_are_those_the_house_promises() -> None:
         "transformer-translate",
         "attention-translate",
         "three-stages",
+        *(f"{name}-smollm2" for name in ALIGNING),
     }

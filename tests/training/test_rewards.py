@@ -123,6 +123,6 @@ def test_a_reward_model_reads_the_ids_that_were_made(tmp_path: Path) -> None:
 
 def test_what_is_no_reward_model_is_refused(tmp_path: Path, toy_dir: Path) -> None:
     save_classifier(SequenceClassifier(policy(), 2), tmp_path / "two", TOKENIZER)
-    for path, message in ((toy_dir, "no reward model"), (tmp_path / "two", "has 2 scores")):
+    for path, message in ((toy_dir, "no reward model"), (tmp_path / "two", "two has 2 scores")):
         with pytest.raises(UserError, match=message):
             build_rewards([RewardSpec(model=str(path))], TOKENIZER, "float32", "cpu")

@@ -20,6 +20,12 @@ from intaglio.training.preview import preview
 from intaglio.training.recipe import load_recipe
 from intaglio.training.run import resume, train
 
+
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> None:
+    """Pictures are drawn here, as always."""
+
+
 LAYER = {
     "repeat": 2,
     "norm": {"kind": "rms_norm"},

@@ -41,7 +41,7 @@ def test_equals_the_plain_log_probabilities(
 
 
 def test_blocks_of_a_chunk_are_put_together_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intaglio.training.objectives.token_logprobs.LOSS_BLOCK", 3 * 13)  # three rows a block
+    monkeypatch.setattr("intaglio.training.objectives.softmax.LOSS_BLOCK", 3 * 13)  # three rows a block
     torch.manual_seed(1)
     hidden, weight, targets = torch.randn(10, 4, requires_grad=True), torch.randn(13, 4), torch.randint(13, (10,))
     found = chunked_log_probs(hidden, weight, targets, chunk=7)

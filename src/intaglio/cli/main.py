@@ -16,9 +16,11 @@ from intaglio.cli import (
     export,
     generate,
     ladder,
+    launch,
     lineage,
     load,
     merge,
+    plan,
     pull,
     rag,
     serve,
@@ -49,6 +51,8 @@ app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(template.app, name="template")
 app.add_typer(data.app, name="data")
 app.command()(train.train)
+app.command()(launch.launch)
+app.command()(plan.plan)
 app.add_typer(ladder.app, name="ladder")
 app.command()(merge.merge)
 app.command()(generate.generate)

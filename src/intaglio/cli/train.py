@@ -1,6 +1,7 @@
 """`intaglio train`: a recipe becomes a model."""
 
 import json as json_module
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,9 @@ def train(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe file, or one of several stages.")] = None,
     changes: Annotated[list[str] | None, typer.Argument(help="out=DIR and key=value changes to the recipe.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="Go on with the run in out=DIR, if one was begun there.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be trained on, and train nothing.")
     ] = False,
@@ -37,12 +41,12 @@ def train(
     if recipe is not None and _several(recipe):
         _start_stages(recipe, changes or [], dry_run, json)
         return
-    outcome = _start(recipe, changes or [], dry_run)
+    outcome = _start(recipe, changes or [], dry_run, go_on)
     if outcome is not None:
         _report(outcome, json)
 
 
-def _start(path: Path | None, changes: list[str], dry_run: bool) -> "Outcome | None":
+def _start(path: Path | None, changes: list[str], dry_run: bool, go_on: bool) -> "Outcome | None":
     from intaglio.training import run as running
     from intaglio.training.preview import preview
     from intaglio.training.recipe import load_recipe
@@ -51,6 +55,8 @@ def _start(path: Path | None, changes: list[str], dry_run: bool) -> "Outcome | N
         raise UserError("give a recipe or --resume RUN", where="train")
     out, changes = _apart(changes)
     recipe = load_recipe(path, changes)
+    if go_on and (_one(out) / "recipe.yaml").exists():
+        return running.resume(_one(out), say=_say, recipe=recipe)
     if dry_run:
         preview(recipe)
         return None
@@ -106,7 +112,13 @@ def _run_stages(path: Path, changes: list[str], out: Path, as_json: bool) -> Non
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    if _speaks():
+        print(line, file=sys.stderr, flush=True)
+
+
+def _speaks() -> bool:
+    """Whether this process is the only one, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _report(outcome: "Outcome", as_json: bool) -> None:
@@ -119,6 +131,7 @@ def _report(outcome: "Outcome", as_json: bool) -> None:
     }
     if outcome.stopped is not None:
         _say(f"stopped and saved; go on with: intaglio train --resume {outcome.run}")
-    print(json_module.dumps(values) if as_json else outcome.result)
+    if _speaks():
+        print(json_module.dumps(values) if as_json else outcome.result)
     if outcome.stopped is not None:
         sys.exit(128 + outcome.stopped)

@@ -1,8 +1,8 @@
 """Preferences become examples: a prompt's ids once, and those of the answers (see `branches`), within a length."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,13 +19,10 @@ __all__ = [
     "PairExample",
     "PromptExample",
     "encode_judged",
-    "encode_judgements",
     "encode_preference",
-    "encode_preferences",
     "encode_prompt",
     "encode_prompts",
-    "fit_completion",
-    "fit_pair",
+    "fitting",
 ]
 
 
@@ -65,6 +62,11 @@ class PairExample:
         """For both the tokens that count, written out."""
         return written_out(self.chosen, self.chosen_mask), written_out(self.rejected, self.rejected_mask)
 
+    def with_sides(self, sides: Sequence[Side]) -> "PairExample":
+        """The same prompt with other answers."""
+        (chosen, chosen_mask), (rejected, rejected_mask) = sides
+        return replace(self, chosen=chosen, rejected=rejected, chosen_mask=chosen_mask, rejected_mask=rejected_mask)
+
     def __len__(self) -> int:
         """Tokens, those of the prompt once."""
         return len(self.prompt) + len(self.chosen) + len(self.rejected)
@@ -100,9 +102,17 @@ class CompletionExample:
         """Its tokens that count, written out."""
         return (written_out(self.completion, self.completion_mask),)
 
+    def with_sides(self, sides: Sequence[Side]) -> "CompletionExample":
+        """The same prompt with another answer."""
+        ((completion, mask),) = sides
+        return replace(self, completion=completion, completion_mask=mask)
+
     def __len__(self) -> int:
         """Tokens."""
         return len(self.prompt) + len(self.completion)
+
+
+_Answered = TypeVar("_Answered", PairExample, CompletionExample)
 
 
 @dataclass(frozen=True)
@@ -173,36 +183,6 @@ def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, policy: MaskPolicy) -> P
     return PromptExample(np.array(ids, dtype=np.int32), prompt.where, prompt.columns, prompt.prompt)
 
 
-def encode_preferences(
-    preferences: Iterable[Preference],
-    tokenizer: Tokenizer,
-    policy: MaskPolicy,
-    counts: Counts,
-    max_length: int | None = None,
-    over_long: OverLong = "truncate",
-) -> Iterator[PairExample]:
-    """The pairs that are worth learning from; `counts` says what became of the others."""
-    for preference in preferences:
-        example = fit_pair(encode_preference(preference, tokenizer, policy), counts, max_length, over_long)
-        if example is not None:
-            yield example
-
-
-def encode_judgements(
-    judgements: Iterable[Judged],
-    tokenizer: Tokenizer,
-    policy: MaskPolicy,
-    counts: Counts,
-    max_length: int | None = None,
-    over_long: OverLong = "truncate",
-) -> Iterator[CompletionExample]:
-    """The answers that are worth learning from; `counts` says what became of the others."""
-    for judged in judgements:
-        example = fit_completion(encode_judged(judged, tokenizer, policy), counts, max_length, over_long)
-        if example is not None:
-            yield example
-
-
 def encode_prompts(
     prompts: Iterable[Prompt],
     tokenizer: Tokenizer,
@@ -223,30 +203,18 @@ def encode_prompts(
             yield example
 
 
-def fit_pair(
-    example: PairExample, counts: Counts, max_length: int | None, over_long: OverLong = "truncate"
-) -> PairExample | None:
-    """The pair with prompt and longer answer within `max_length` tokens, or None; counted either way.
+def fitting(
+    examples: Iterable[_Answered], counts: Counts, max_length: int | None = None, over_long: OverLong = "truncate"
+) -> Iterator[_Answered]:
+    """The examples that are worth learning from, prompt and longer answer within `max_length` tokens.
 
-    Truncation keeps the beginning, and the end that is lost takes its EOS along. A pair is left out if not both answers
-    keep a token that counts.
+    Truncation keeps the beginning, and the end that is lost takes its EOS along. An example is left out if not all its
+    answers keep a token that counts; `counts` says what became of all.
     """
-    sides = _fitted(example, counts, max_length, over_long)
-    if sides is None:
-        return None
-    (chosen, chosen_mask), (rejected, rejected_mask) = sides
-    return replace(example, chosen=chosen, rejected=rejected, chosen_mask=chosen_mask, rejected_mask=rejected_mask)
-
-
-def fit_completion(
-    example: CompletionExample, counts: Counts, max_length: int | None, over_long: OverLong = "truncate"
-) -> CompletionExample | None:
-    """The same for a prompt and its answer."""
-    sides = _fitted(example, counts, max_length, over_long)
-    if sides is None:
-        return None
-    ((completion, mask),) = sides
-    return replace(example, completion=completion, completion_mask=mask)
+    for example in examples:
+        sides = _fitted(example, counts, max_length, over_long)
+        if sides is not None:
+            yield example.with_sides(sides)
 
 
 def _fitted(

@@ -1,11 +1,10 @@
-"""Who of two is preferred, question by question: by a score of each answer, or by a judge that reads both.
+"""Who of two is preferred, question by question, by a score of each answer.
 
 A tie counts half. What a win rate leaves open is said by an interval over questions (see `intervals`).
 
 Legend: n questions.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from intaglio.evaluation.intervals import Interval, bootstrap_mean, paired_difference
 
-__all__ = ["Contest", "Judge", "by_score", "judged", "more_right"]
-
-Judge = Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float]]
-"""Given questions and two answers to each, how much it prefers the first: from 0 to 1, 0.5 being no preference."""
+__all__ = ["Contest", "by_score", "more_right"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +20,7 @@ class Contest:
     """One set of answers against another.
 
     Attributes:
-        points: (n,) 1 for a win, 0.5 for a tie, 0 for a loss; between them where a judge was of two minds.
+        points: (n,) 1 for a win, 0.5 for a tie, 0 for a loss.
     """
 
     points: NDArray[np.float64]
@@ -61,20 +57,6 @@ def by_score(ours: ArrayLike, theirs: ArrayLike, *, within: float = 0.0) -> Cont
     assert first.shape == second.shape, "both answer the same questions"
     gap = first - second
     return Contest(np.where(np.abs(gap) <= within, 0.5, (gap > 0).astype(np.float64)))
-
-
-def judged(judge: Judge, questions: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> Contest:
-    """A judge's preference, asked in both orders and averaged, so that what it thinks of the first place cancels out.
-
-    Equal answers are a tie, about which nobody is asked.
-    """
-    points = np.full(len(questions), 0.5)
-    differ = [row for row, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]]
-    asked, first, second = ([side[row] for row in differ] for side in (questions, ours, theirs))
-    if differ:
-        forwards, backwards = (np.asarray(judge(asked, *sides)) for sides in ((first, second), (second, first)))
-        points[differ] = (forwards + 1 - backwards) / 2
-    return Contest(points)
 
 
 def more_right(after: ArrayLike, before: ArrayLike) -> Interval:

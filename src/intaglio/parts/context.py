@@ -90,6 +90,16 @@ class Causal:
         self._positions = positions
         self._masks: dict[int | None, Tensor | None] = {}
 
+    @property
+    def positions(self) -> Tensor:
+        """(B, T) of the forward under way."""
+        return self._positions
+
+    @property
+    def documents(self) -> Sequence[int]:
+        """Tokens of each document of a row, in order."""
+        return [self._positions.shape[1]]
+
     def planned(self, positions: Tensor) -> Tensor:
         """A sequence without a cache is as long as it is."""
         return torch.where(positions < PAD, positions, -1).amax(dim=1, keepdim=True) + 1
@@ -129,6 +139,11 @@ class Packed(Causal):
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = list(lengths)
+
+    @property
+    def documents(self) -> Sequence[int]:
+        """See `Causal`."""
+        return self._lengths
 
     def planned(self, positions: Tensor) -> Tensor:
         """Documents share one base, so none may be longer than the trained length; the longest plans for all."""
@@ -214,7 +229,7 @@ def attend(
 
 
 def _capped(q: Tensor, k: Tensor, v: Tensor, scores: Scores, mask: Tensor | None, causal: bool) -> Tensor:
-    """The same written out, since no fused kernel caps scores; softmax in fp32."""
+    """The same written out, since no fused kernel caps scores; softmax in fp32 at least."""
     assert scores.softcap is not None
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
@@ -223,4 +238,4 @@ def _capped(q: Tensor, k: Tensor, v: Tensor, scores: Scores, mask: Tensor | None
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
         weights = weights.masked_fill(~mask, float("-inf"))
-    return weights.softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ v
+    return weights.softmax(dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype) @ v

@@ -16,7 +16,7 @@ __all__ = ["Experts", "MixtureOfExperts", "Router", "expert_shares", "grouped_li
 
 
 class Router(nn.Module):
-    """See `RouterSpec`. Scores in fp32."""
+    """See `RouterSpec`. Scores in fp32 at least."""
 
     def __init__(self, spec: MoESpec, hidden_size: int) -> None:
         super().__init__()
@@ -28,8 +28,9 @@ class Router(nn.Module):
         self.register_buffer("bias", torch.zeros(spec.num_experts) if spec.router.bias_correction else None)
 
     def forward(self, x: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(N, E) -> weights (N, k) in fp32, chosen experts (N, k); `weight` (X, E) in place of the router's own."""
-        logits = F.linear(x.float(), (self.weight if weight is None else weight).float())  # (N, X)
+        """(N, E) -> weights (N, k) in fp32 at least, chosen experts (N, k); `weight` (X, E) in the place of its own."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        logits = F.linear(x.to(wide), (self.weight if weight is None else weight).to(wide))  # (N, X)
         scores = logits.softmax(dim=-1) if self.spec.scoring == "softmax" else logits.sigmoid()
         chosen = self._preference(scores).topk(self.top_k, dim=-1).indices
         if torch.is_grad_enabled():
@@ -41,7 +42,7 @@ class Router(nn.Module):
 
     def _preference(self, scores: Tensor) -> Tensor:
         """(N, X) -> (N, X): what the choice goes by; -inf outside the best groups."""
-        preference = scores if self.bias is None else scores + self.bias.float()
+        preference = scores if self.bias is None else scores + self.bias.to(scores.dtype)
         if self.spec.num_groups == 1:
             return preference
         groups = preference.unflatten(-1, (self.spec.num_groups, -1))  # (N, groups, X/groups)

@@ -70,17 +70,12 @@ class Batch:
 class BatchStream:
     """An endless stream of micro-batches, epoch after epoch, the same for the same arguments.
 
-    Ranks take turns: the micro-batches that all ranks get for one step are together those that a single process with
-    `world` times the accumulation gets for it.
-
     Args:
         source: examples; a store is read in a new order each epoch.
         micro_batch: rows of a micro-batch.
         max_length: tokens a row holds.
         packing: see `pack`.
         seed: decides the order.
-        rank: of this process, from 0.
-        world: number of processes.
 
     Raises:
         UserError: `source` has no examples.
@@ -93,15 +88,18 @@ class BatchStream:
         max_length: int,
         packing: Method = "best_fit",
         seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
         assert micro_batch > 0, "a micro-batch has at least one row"
-        assert 0 <= rank < world, f"rank {rank} of {world}"
         self._source = source if isinstance(source, Source) else Mixture.of(source)
         self._micro_batch, self._max_length, self._packing, self._seed = micro_batch, max_length, packing, seed
-        self._rank, self._world = rank, world
+        self._rank, self._world = 0, 1
         self._begin(epoch=0, window=0)
+
+    def of_rank(self, rank: int, world: int) -> "BatchStream":
+        """The same stream, which makes the batches of this rank alone (see `turns`) and passes the others over."""
+        assert 0 <= rank < world, f"rank {rank} of {world}"
+        self._rank, self._world = rank, world
+        return self
 
     @property
     def epoch(self) -> int:

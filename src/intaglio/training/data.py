@@ -31,7 +31,7 @@ from intaglio.training.objectives.specs import (
     TaggerSpec,
 )
 from intaglio.training.pairs import checked_pairs
-from intaglio.training.preferences import judged_examples, pair_examples, split_by_prompt
+from intaglio.training.preferences import judged_examples, pair_examples, said_in, split_by_prompt
 from intaglio.training.prompts import prompt_rows
 from intaglio.training.recipe import Recipe, SourceSpec
 from intaglio.training.streams import WithoutHeldOut, first_held_out
@@ -125,6 +125,8 @@ def texts_to_learn_from(recipe: Recipe) -> Iterator[str]:
                 yield from words_of(read_rows(located(source.path)))
             case Seq2SeqSpec():
                 yield from (text for pair in checked_pairs(samples_of(source)) for text in pair)
+            case PreferenceSpec() | PPOSpec() | GRPOSpec():
+                yield from said_in(read_rows(located(source.path)))
             case _:
                 yield from (sample.text or "" for sample in samples_of(source))
 

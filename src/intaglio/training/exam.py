@@ -11,6 +11,7 @@ from intaglio.training.batches import Batch
 from intaglio.training.objectives.metrics import Mean, Metric
 from intaglio.training.objectives.objective import Loss, Objective
 from intaglio.training.prompts import PromptBatch
+from intaglio.training.ranks import ALONE, Ranks
 from intaglio.training.reference import Starting
 from intaglio.training.rewards import Rewards
 from intaglio.training.rollout import Drawing, drawn_answers
@@ -28,6 +29,7 @@ class Examined:
         rewards: what answers are judged by.
         how: answers are made; greedily, as a rule, so that two exams differ by the weights alone.
         starting: what the policy is compared with, of which a checkpoint holds what it must; None where it is not.
+        ranks: that share the policy.
     """
 
     objective: Objective
@@ -35,6 +37,7 @@ class Examined:
     rewards: Rewards
     how: Drawing
     starting: Starting | None = None
+    ranks: Ranks = ALONE
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         """See `Objective`."""
@@ -51,7 +54,8 @@ class Examined:
 
     def _exam(self, model: nn.Module, batch: PromptBatch) -> Loss:
         ids = [prompt.prompt.tolist() for prompt in batch.prompts]
-        answers = [row[0] for row in drawn_answers(decoder_of(model), self.tokenizer, ids, self.how)]
+        with self.ranks.whole(model) as policy:
+            answers = [row[0] for row in drawn_answers(decoder_of(policy), self.tokenizer, ids, self.how)]
         scores, each = self.rewards(batch.prompts, answers)
         metrics: dict[str, Metric] = {
             "reward": Mean.of(scores[scores.isfinite()]),

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from intaglio.errors import UserError
 from intaglio.evaluation.metrics import bits_per_byte
 from intaglio.training.batches import IGNORE, Batch, BatchStream
+from intaglio.training.lesson import Exam, Lesson, Part
 from intaglio.training.master import MasterWeights
-from intaglio.training.objectives.metrics import Metric, joined
+from intaglio.training.objectives.metrics import joined
 from intaglio.training.objectives.mixtures import ExpertUse, joined_use
 from intaglio.training.objectives.objective import Objective
+from intaglio.training.ranks import ALONE, Ranks
 from intaglio.training.scaler import LossScaler
 from intaglio.training.schedule import ScheduleSpec
 
@@ -61,16 +63,6 @@ class Step:
     predicted: int = 0
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What one micro-batch adds to a step."""
-
-    loss: float
-    extra: float
-    experts: Sequence[ExpertUse]
-    metrics: Mapping[str, Metric]
-
-
 class Loop:
     """Steps a model.
 
@@ -85,6 +77,7 @@ class Loop:
         accumulation: micro-batches of a step.
         clip: see `Recipe`.
         scaler: of the loss, for a model that computes in float16.
+        ranks: other processes that step the same model.
     """
 
     def __init__(
@@ -100,20 +93,23 @@ class Loop:
         accumulation: int = 1,
         clip: float = 1.0,
         scaler: LossScaler | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.model, self.masters, self.objective, self.stream = model, masters, objective, stream
         self.optimizers, self.schedule = optimizers, schedule
         self.steps, self.accumulation, self.clip = steps, accumulation, clip
-        self.scaler = scaler
-        self.device = next(model.parameters()).device
+        self.scaler, self.ranks = scaler, ranks
+        self.device = ranks.device(model)
         self.done = 0
         self.tokens_seen = 0
 
     def run(self, each: Callable[[Step], bool]) -> None:
         """Steps until the end, or until `each` says so by returning False."""
         self.model.train()
-        while self.done < self.steps and each(self.step()):
-            pass
+        go_on = True
+        while go_on and self.done < self.steps:
+            with self.ranks.named(f"step {self.done + 1}"):
+                go_on = each(self.step())
 
     def step(self) -> Step:
         """One optimizer step.
@@ -123,11 +119,11 @@ class Loop:
         """
         start = time.perf_counter()
         batches = self.stream.step(self.accumulation)
-        targets = sum(batch.num_targets for batch in batches)
-        tokens = [batch.ids.numel() for batch in batches]
+        targets = sum(self.ranks.gather(sum(batch.num_targets for batch in batches)))
         self.masters.zero_grad()
-        losses = [self._backward(batch, targets or 1) for batch in batches]
-        loss, extra = sum(part.loss for part in losses), sum(part.extra for part in losses)
+        parts = self._parts(batches, targets)
+        loss, extra = sum(part.loss for part in parts), sum(part.extra for part in parts)
+        tokens = [part.tokens for part in parts]
         scale = self.scaler.scale if self.scaler else None
         norm = self._clip()
         skipped = self._overflowed(loss, norm)
@@ -136,7 +132,6 @@ class Loop:
         rate = self._update(skipped)
         self.done += 1
         self.tokens_seen += sum(tokens)
-        experts = joined_use([part.experts for part in losses], [batch.num_targets for batch in batches], tokens)
         return Step(
             number=self.done,
             loss=loss,
@@ -146,21 +141,19 @@ class Loop:
             tokens=sum(tokens),
             targets=targets,
             seconds=time.perf_counter() - start,
-            experts=experts,
+            experts=joined_use([part.experts for part in parts], [part.targets for part in parts], tokens),
             loss_scale=scale,
             skipped=skipped,
-            metrics=joined(part.metrics for part in losses),
-            predicted=sum(batch.predicted for batch in batches),
+            metrics=joined(part.metrics for part in parts),
+            predicted=sum(part.predicted for part in parts),
         )
 
-    def _backward(self, batch: Batch, targets: float) -> _Part:
-        """Adds the micro-batch's gradients; returns its part of the step's loss."""
-        found = self.objective(self.model, batch.to(self.device))
-        part = found.total / targets
-        extra = found.extra * (batch.num_targets / targets) if found.extra is not None else None
-        whole = part if extra is None else part + extra
-        (whole * self.scaler.scale if self.scaler else whole).backward()
-        return _Part(part.item(), extra.item() if extra is not None else 0.0, found.experts, found.metrics)
+    def _parts(self, batches: Sequence[Batch], targets: float) -> list[Part]:
+        """Adds up the gradients of a step; returns what every micro-batch of it was, those of other ranks too."""
+        lesson = Lesson(self.objective, targets or 1, self.scaler.scale if self.scaler else 1.0)
+        mine = self.ranks.learn(self.model, lesson, [batch.to(self.device) for batch in batches])
+        self.ranks.sum_gradients(self.masters)
+        return [part for rank in self.ranks.gather(mine) for part in rank]
 
     def _clip(self) -> float:
         """The norm of the gradients, which are those of the loss itself from here on."""
@@ -168,7 +161,7 @@ class Loop:
         if self.scaler:
             for gradient in (p.grad for p in parameters if p.grad is not None):
                 gradient.div_(self.scaler.scale)
-        return float(torch.nn.utils.clip_grad_norm_(parameters, self.clip or math.inf))
+        return self.ranks.clip(parameters, self.clip or math.inf)
 
     def _overflowed(self, loss: float, norm: float) -> bool:
         """Whether the scale is to blame for a gradient that is not finite, so that a smaller one may help."""
@@ -191,7 +184,9 @@ class Loop:
     def _require_finite(self, loss: float, norm: float, batches: Sequence[Batch]) -> None:
         if math.isfinite(loss) and math.isfinite(norm):
             return
-        rows = [where for batch in batches for where in batch.wheres]
+        rows = [
+            where for rank in self.ranks.gather([one for batch in batches for one in batch.wheres]) for where in rank
+        ]
         shown = ", ".join(rows[:6]) + (f" and {len(rows) - 6} more" if len(rows) > 6 else "")
         what = f"the {'gradient' if math.isfinite(loss) else 'loss'} of step {self.done + 1} is not finite"
         raise UserError(what, where=shown, mend="look at these rows, or lower the learning rate")
@@ -225,26 +220,32 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, objective: Objective, batches: Sequence[Batch], token_bytes: Tensor | None = None
+    model: nn.Module,
+    objective: Objective,
+    batches: Sequence[Batch],
+    token_bytes: Tensor | None = None,
+    ranks: Ranks = ALONE,
 ) -> Evaluation:
     """The model's loss on `batches`, without dropout or noise; it trains on afterwards if it did before.
 
     Args:
         model, objective, batches: what is measured, by what, on what.
         token_bytes: (V,) bytes that each token spells, for bits per byte.
+        ranks: that share the batches.
     """
-    training = model.training
+    training, device = model.training, ranks.device(model)
     model.eval()
-    device = next(model.parameters()).device
-    losses = [objective(model, batch.to(device)) for batch in batches]
+    mine = [batch.to(device) for batch in batches[ranks.number :: ranks.count]]
+    fill = [batches[0].to(device)] if len(mine) * ranks.count < len(batches) else []  # nobody must compute alone
+    marks = ranks.examine(model, Exam(objective), [*mine, *fill])[: len(mine)]
     model.train(training)
-    nats = sum(loss.total.item() for loss in losses)
+    nats = sum(ranks.gather(sum(mark.total for mark in marks)))
     targets = sum(batch.num_targets for batch in batches) or 1
     spelt = sum(_bytes_of(batch, token_bytes) for batch in batches) if token_bytes is not None else 0
     return Evaluation(
         loss=nats / targets,
         bits_per_byte=bits_per_byte(nats, spelt) if spelt else None,
-        metrics=joined(loss.metrics for loss in losses),
+        metrics=joined(told for rank in ranks.gather([mark.metrics for mark in marks]) for told in rank),
     )
 
 

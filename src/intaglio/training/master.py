@@ -25,7 +25,7 @@ class MasterWeights:
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.model = model
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        if dtype == torch.float32:
+        if torch.promote_types(dtype, torch.float32) == dtype:
             self.masters: dict[str, nn.Parameter] = trainable
             self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
             return
@@ -40,6 +40,15 @@ class MasterWeights:
     def parameters(self) -> list[nn.Parameter]:
         """The masters."""
         return list(self.masters.values())
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Takes over gradients that parameters were given by hand, so that no hook has seen them."""
+        for parameter, master in self._pairs:
+            if parameter.grad is not None:
+                assert master.grad is not None
+                master.grad += parameter.grad
+                parameter.grad = None
 
     def zero_grad(self) -> None:
         """Before a step."""

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from intaglio.data.examples import Counts, Example, MaskPolicy, encode_sample
 from intaglio.data.readers import read_rows
-from intaglio.planning import plan_training
+from intaglio.planning.job_plan import plan_job
+from intaglio.planning.recipes import job_of, recipe_of
 from intaglio.specs import DecoderSpec, ModelSpec
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.adapting import adapter_of, ranks_beside
@@ -104,23 +105,17 @@ def _runs(example: Example) -> list[tuple[int, int, bool]]:
 
 
 def _memory(recipe: Recipe, spec: DecoderSpec) -> Table:
-    """The most a step takes at one time, by component."""
-    chunk = getattr(recipe.objective, "chunk", None)
+    """The most a step takes at one time, by component: on one rank, of a pipeline's the one that needs most."""
     lora = adapter_of(recipe)
-    plan = plan_training(
-        spec,
-        recipe.micro_batch * _tokens_a_row(recipe),
-        dtype=recipe.precision,
-        optimizer="muon" if recipe.optimizer.kind == "muon" else "adamw",
-        chunk=chunk,
-        checkpoint_every=recipe.checkpointing,
-        adapter=lora,
-        ranks=ranks_beside(spec, lora),
-        quantization=recipe.quantization,
-    )
+    plain = recipe.plain() | ({} if lora is None else {"adapter": lora.plain()})
+    if isinstance(recipe.objective, ClassifierSpec):
+        plain["objective"] = {}  # as language modelling: its head takes nothing to speak of
+    read = recipe_of(plain, "recipe")
+    cpu = not recipe.device.startswith("cuda")
+    plan = plan_job(spec, job_of(read, "recipe"), read.parallel, cpu=cpu, ranks=ranks_beside(spec, lora))
     table = Table("memory of a full micro-batch", "MiB", box=None)
     table.columns[1].justify = "right"
-    for label, size in plan.rows():
+    for label, size in {**plan.worst.peak.parts, "peak": plan.peak_bytes}.items():
         table.add_row(label, f"{size / 2**20:,.0f}")
     return table
 

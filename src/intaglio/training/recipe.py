@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from intaglio.errors import UserError
+from intaglio.planning.schedules import schedule
 from intaglio.specs import Spec, load_yaml, validate
 from intaglio.specs.adapter import LoRASpec
+from intaglio.specs.parallel import ParallelSpec, PipelineSpec
 from intaglio.specs.quantization import QuantizationSpec
 from intaglio.training.answers import AnswersSpec
 from intaglio.training.changes import apply_change
@@ -25,6 +27,7 @@ from intaglio.training.objectives.specs import (
     PPOSpec,
     PreferenceSpec,
     Seq2SeqSpec,
+    TruncatedBPTTSpec,
 )
 from intaglio.training.optimizer import OptimizerSpec
 from intaglio.training.schedule import ScheduleSpec
@@ -127,6 +130,7 @@ class Recipe(Spec):
         steps, epochs: how long; one of the two.
         precision: what the model computes in; master weights are fp32. float16 scales the loss, on CUDA.
         clip: norm that gradients are scaled down to; 0 does not.
+        parallel: how many processes share the work, and what else; None is one process. See `ParallelSpec`.
         checkpointing: keep the input of every so many layers and compute the rest again; 0 keeps everything; selective
             keeps products and attention and computes the rest again.
         compile: torch.compile what knows nothing of documents; see `compiling`.
@@ -166,6 +170,7 @@ class Recipe(Spec):
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     clip: float = Field(1.0, ge=0)
+    parallel: ParallelSpec | None = None
     checkpointing: Literal["selective"] | Annotated[int, Field(ge=0)] = 0
     compile: bool = False
     neftune: float = Field(0.0, ge=0)
@@ -205,6 +210,8 @@ class Recipe(Spec):
         self._fit_the_measures()
         if self.streaming:
             self._fit_a_stream()
+        if self.parallel is not None:
+            self._fit_the_layout(self.parallel)
         return self
 
     def _fit_the_objective(self) -> None:
@@ -249,10 +256,8 @@ class Recipe(Spec):
         kind = self.objective.kind
         if self.compare is not None and not self.aligns:
             raise ValueError(f"compare means nothing to objective {kind}")
-        if self.compare is not None and not self.sample_every:
-            raise ValueError("compare happens every sample_every steps: say how many")
         rewarding = isinstance(self.objective, PairwiseRewardSpec)
-        if self.pairs is not None and not (rewarding or isinstance(self.objective, DPOSpec | ORPOSpec)):
+        if self.pairs is not None and not isinstance(self.objective, PreferenceSpec):
             raise ValueError(f"pairs means nothing to objective {kind}")
         if self.pairs is not None and rewarding and self.pairs.by != "mean":
             raise ValueError("pairs.by is of likelihoods, and a reward model has rewards")
@@ -267,6 +272,39 @@ class Recipe(Spec):
             raise ValueError("optimizer.loraplus_lr_ratio is of an adapter's matrices, and there is no adapter")
         if self.adapter is not None and self.model is None:
             raise ValueError("an adapter is worth nothing without the weights below it: name them as model")
+
+    def _fit_the_layout(self, layout: ParallelSpec) -> None:
+        """What many processes cannot share is refused."""
+        objective, kind = self.objective, self.optimizer.kind
+        if layout.dp > 1 and isinstance(objective, TruncatedBPTTSpec):
+            raise ValueError("parallel.dp: lanes carry their states from step to step, so their batches have no turns")
+        if layout.zero and kind != "adamw":
+            raise ValueError(f"parallel.zero {layout.zero}: {kind} steps whole matrices; take adamw, or zero 0")
+        if layout.zero and self.compile:
+            raise ValueError("parallel.zero: compile wants weights that stay where they are; take zero 0")
+        if layout.zero and isinstance(objective, PPOSpec) and objective.ptx is not None:
+            raise ValueError("parallel.zero: objective.ptx reads the policy twice before a backward; take zero 0")
+        if layout.pp.ranks > 1:
+            self._fit_the_pipeline(layout.pp)
+
+    def _fit_the_pipeline(self, pipeline: PipelineSpec) -> None:
+        """What asks more of the model than one forward of its stages is refused, and what no schedule can order."""
+        objective, kind = self.objective, self.objective.kind
+        if isinstance(objective, PPOSpec | GRPOSpec | KTOSpec):
+            raise ValueError(f"parallel.pp: {kind} asks the whole model between its steps; take dp with zero 3, or tp")
+        if isinstance(objective, DPOSpec) and self.adapter is not None and objective.reference != "precomputed":
+            raise ValueError("parallel.pp: no stage can ask the model below its adapter: take reference precomputed")
+        if self.neftune:
+            raise ValueError("parallel.pp: neftune is added where the loss is, and the embeddings are elsewhere")
+        if self.compile and pipeline.schedule in ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v"):
+            raise ValueError(f"parallel.pp: {pipeline.schedule} halves backwards, which compile does not; take 1f1b")
+        if pipeline.micro_batches not in (None, self.accumulation):
+            of_step = f"a step has accumulation {self.accumulation} of them"
+            raise ValueError(f"parallel.pp.micro_batches {pipeline.micro_batches}: {of_step}")
+        try:
+            schedule(pipeline, self.accumulation)
+        except UserError as error:
+            raise ValueError(f"parallel.pp: {error} (accumulation)") from error
 
     def _fit_a_stream(self) -> None:
         """What needs all rows at once is refused."""

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from intaglio.checkpoints.classifiers import is_classifier, load_classifier
-from intaglio.checkpoints.models import find_model, load_tokenizer
 from intaglio.data.examples import MaskPolicy
 from intaglio.data.preference_encoding import PromptExample, encode_judged
 from intaglio.data.preferences import Judged, Said
@@ -24,6 +22,7 @@ from intaglio.models.heads import SequenceClassifier
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.objectives.rl_specs import RewardSpec
 from intaglio.training.rollout import Answer, read_scores
+from intaglio.training.scorers import load_scorer
 from intaglio.training.verifiers import VERIFIERS, matches
 
 __all__ = ["FunctionReward", "ModelReward", "Reward", "Rewards", "build_rewards", "function_of", "same_ids"]
@@ -195,20 +194,14 @@ def function_of(spec: RewardSpec) -> FunctionReward:
 
 
 def _model(name: str, tokenizer: Tokenizer, dtype: str, device: str) -> ModelReward:
-    path = find_model(name)
-    if not is_classifier(path):
-        raise UserError("is no reward model", where=f"rewards: {name}", mend="train one with objective reward")
-    model, own = load_classifier(path, dtype, device), load_tokenizer(path)
-    if model.num_labels != 1:
-        what = f"has {model.num_labels} scores, and a reward is one"
-        raise UserError(what, where=f"rewards: {name}", mend="train one with objective reward")
+    model, own = load_scorer(name, dtype, device, "rewards")
     model.requires_grad_(requires_grad=False)
-    return ModelReward(_title(path.resolve()), model, own, same=same_ids(tokenizer, own))
+    return ModelReward(_title(Path(name).resolve()), model, own, same=same_ids(tokenizer, own))
 
 
 def _title(path: Path) -> str:
     """The name of a directory; of RUN/model that of the run, since all runs have one of that name."""
-    return path.parent.name if path.name == "model" else path.name
+    return path.parent.name if path.name in ("model", "adapter", "value") else path.name
 
 
 def _own_function(place: str) -> FunctionReward:

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from intaglio.checkpoints.classifiers import is_classifier, load_classifier, save_classifier
-from intaglio.checkpoints.models import find_model
+from intaglio.checkpoints.classifiers import save_classifier
 from intaglio.checkpoints.save import save_model
 from intaglio.data.preference_encoding import PromptExample
 from intaglio.errors import UserError
@@ -32,12 +31,14 @@ from intaglio.training.objectives.ppo import PPO
 from intaglio.training.objectives.rl_specs import GRPOSpec, PPOSpec
 from intaglio.training.objectives.watch import Watch
 from intaglio.training.prompts import PromptBatch, prompts_of
+from intaglio.training.ranks import ALONE, Ranks
 from intaglio.training.recipe import Recipe
 from intaglio.training.reference import ReferenceKind, Starting, starting_model
 from intaglio.training.rewards import build_rewards
 from intaglio.training.rollout import Drawing
 from intaglio.training.rollout_stream import PlainText, Plan, PromptOrder, RolloutStream
 from intaglio.training.rollouts import Rollout, RolloutBatch
+from intaglio.training.scorers import load_scorer
 from intaglio.training.start import build_decoder
 
 __all__ = ["GroupPolicy", "PolicyWithCritic"]
@@ -48,10 +49,10 @@ class _FromRewards:
 
     predicts_text = False
 
-    def __init__(self, recipe: Recipe, spec: PPOSpec | GRPOSpec, data: Data) -> None:
+    def __init__(self, recipe: Recipe, spec: PPOSpec | GRPOSpec, data: Data, ranks: Ranks) -> None:
         assert data.prompts is not None
-        self._recipe, self._data, self._known = recipe, data, data.prompts
-        self._shared, self._watch = spec, Watch()
+        self._recipe, self._data, self._known, self._ranks = recipe, data, data.prompts, ranks
+        self._shared, self._watch = spec, Watch(ranks)
         self._reader = Reader(spec.temperature, spec.chunk)
         self._drawing = Drawing(
             spec.max_completion_length, spec.temperature, spec.stop, spec.stop_token_ids, spec.at_once
@@ -65,7 +66,7 @@ class _FromRewards:
         spec, recipe = self._shared, self._recipe
         return Plan(
             recipe.micro_batch,
-            recipe.accumulation,
+            recipe.accumulation * self._ranks.count,
             mini_batches=spec.num_mini_batches,
             epochs=spec.epochs,
             group=spec.group,
@@ -93,6 +94,7 @@ class _FromRewards:
             self._drawing,
             micro_batch=recipe.micro_batch,
             tolerance=spec.tolerance,
+            ranks=self._ranks,
         )
         return model
 
@@ -120,7 +122,8 @@ class _FromRewards:
             kind: ReferenceKind = "adapter_off" if isinstance(self._recipe.adapter, LoRASpec) else "copy"
             self._starting = starting_model(kind, decoder_of(self._model))
         how = replace(self._drawing, temperature=0.0)
-        return Examined(objective, self._collector.tokenizer, self._collector.rewards, how, self._starting)
+        made_by = self._collector
+        return Examined(objective, made_by.tokenizer, made_by.rewards, how, self._starting, self._ranks)
 
     def held_out(self) -> list[Batch]:
         """See `Task`."""
@@ -131,8 +134,8 @@ class _FromRewards:
 class PolicyWithCritic(_FromRewards):
     """PPO."""
 
-    def __init__(self, recipe: Recipe, spec: PPOSpec, data: Data) -> None:
-        super().__init__(recipe, spec, data)
+    def __init__(self, recipe: Recipe, spec: PPOSpec, data: Data, ranks: Ranks = ALONE) -> None:
+        super().__init__(recipe, spec, data, ranks)
         self._spec = spec
         target = spec.kl_target
         self._control: KLControl = (
@@ -184,14 +187,11 @@ class PolicyWithCritic(_FromRewards):
         return critic
 
     def _loaded_critic(self, name: str, vocab_size: int) -> SequenceClassifier:
-        path, where = find_model(name), "objective: value_from"
-        if not is_classifier(path):
-            raise UserError(f"{name} has no head that scores texts", where=where, mend="name a reward model")
-        dtype = self._recipe.precision if self._recipe.adapter else "float32"
-        critic = load_classifier(path, dtype, self._recipe.device)
-        if critic.num_labels != 1 or critic.spec.vocab_size != vocab_size:
-            what = f"{name} has {critic.num_labels} scores and {critic.spec.vocab_size} tokens"
-            raise UserError(what, where=where, mend=f"a critic has one score, and the policy's {vocab_size} tokens")
+        where, dtype = "objective: value_from", self._recipe.precision if self._recipe.adapter else "float32"
+        critic, _ = load_scorer(name, dtype, self._recipe.device, where)
+        if critic.spec.vocab_size < vocab_size:  # it may have more: a reward model has a pad token
+            what = f"{name} has {critic.spec.vocab_size} tokens"
+            raise UserError(what, where=where, mend=f"a critic has the policy's {vocab_size} tokens")
         return critic
 
     def objective(self) -> Objective:
@@ -216,8 +216,8 @@ class PolicyWithCritic(_FromRewards):
 class GroupPolicy(_FromRewards):
     """GRPO."""
 
-    def __init__(self, recipe: Recipe, spec: GRPOSpec, data: Data) -> None:
-        super().__init__(recipe, spec, data)
+    def __init__(self, recipe: Recipe, spec: GRPOSpec, data: Data, ranks: Ranks = ALONE) -> None:
+        super().__init__(recipe, spec, data, ranks)
         self._spec = spec
 
     @property

@@ -231,7 +231,7 @@ class RolloutStream:
             "rollouts": self._rollouts,
             "done": self._done,
             "wheres": list(self._rollout.wheres) if self._rollout else None,
-            "watched": [self._watch.total, self._watch.count],
+            "watched": list(self._watch.noted()),
             "kl_coef": self._control.coefficient if self._control else None,
         }
         return state | ({"text": self._text.stream.state()} if self._text else {})
@@ -247,7 +247,7 @@ class RolloutStream:
             mend = "resume with the same files, tokenizer, seed and max_length"
             raise UserError("the prompts are not those of the saved run", mend=mend)
         self._rollouts, self._done, self._wheres = state["rollouts"], state["done"], state["wheres"]
-        self._watch.total, self._watch.count = state["watched"]
+        self._watch.go_on(*state["watched"])
         if self._control:
             self._control.coefficient = state["kl_coef"]
         if self._text:

@@ -18,7 +18,7 @@ from intaglio.training.batches import Batch
 from intaglio.training.forks import ForkedExample, make_forked
 from intaglio.training.objectives.policy_loss import Aggregation
 
-__all__ = ["Rollout", "RolloutBatch", "batch_of", "flat_rollout", "weighed"]
+__all__ = ["Rollout", "RolloutBatch", "batch_of", "flat_rollout", "joined_rollouts", "weighed"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,13 @@ def flat_rollout(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[in
         returns=torch.empty(0),
         wheres=tuple(wheres),
     )
+
+
+def joined_rollouts(parts: Sequence[Rollout]) -> Rollout:
+    """Several rollouts as one, in their order; all know the same of their answers."""
+    names = parts[0].tensors()
+    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    return Rollout.of_tensors(tensors, [where for part in parts for where in part.wheres])
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ RUN/
     checkpoints/    everything a step depends on; the last few
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -39,9 +41,9 @@ from intaglio.training.fitness import misfits
 from intaglio.training.flops import step_flops
 from intaglio.training.log import Log, draw_log, measured_peak, read_log
 from intaglio.training.loop import Loop, Step, evaluate
-from intaglio.training.master import MasterWeights
 from intaglio.training.measures import Measures
 from intaglio.training.optimizer import build_optimizers
+from intaglio.training.ranks import Ranks, join
 from intaglio.training.recipe import Recipe
 from intaglio.training.reward_kl import draw_reward_kl
 from intaglio.training.rollout import continue_prompts
@@ -51,12 +53,16 @@ from intaglio.training.start import build_tokenizer
 from intaglio.training.state import last_checkpoint, load_objective, load_state, load_stream, prune, save_state
 from intaglio.training.tasks import task_of
 from intaglio.training.tricks import recompute_activations, without_dropout
+from intaglio.training.turns import in_turns
 
 __all__ = ["Outcome", "finish", "resume", "train"]
 
 Say = Callable[[str], None]
 
 _LOCK: Final = ".lock"
+
+_PLACE: Final = ("parallel", "accumulation", "device", "threads")
+"""What of a recipe says where a run runs, and not what comes of it."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,11 @@ def train(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -
     Raises:
         UserError: the folder holds a run already; or what the recipe names is missing or does not fit.
     """
+    ranks = join(recipe.parallel, recipe.device)
+    if not ranks.first:
+        return _Run(recipe, run, _unheard, True, ranks).go()
     _require_new(run)
-    ready = _Run(recipe, run, say, quiet)
+    ready = _Run(recipe, run, say, quiet, ranks)
     with claimed(run / _LOCK):
         _require_new(run)  # another process may have had time for a whole one
         with whole_directory(run / "tokenizer") as beside:
@@ -102,15 +111,30 @@ def _require_new(run: Path) -> None:
         raise UserError("holds a run already", where=str(run), mend=f"go on with it: intaglio train --resume {run}")
 
 
-def resume(run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
+def resume(run: Path, *, say: Say = print, quiet: bool = False, recipe: Recipe | None = None) -> Outcome:
     """Goes on with a run from its last checkpoint, as if it had never stopped; from the start if it saved none.
 
+    Args:
+        run: its folder.
+        say: is told what happens.
+        quiet: no bar.
+        recipe: how it is to go on, if it is to run on other machines than before; None as it began.
+
     Raises:
-        UserError: no run there, another process is at work on it, or its checkpoint or data are not what they were.
+        UserError: no run there, another process is at work on it, or its checkpoint or data are not what they were; or
+            `recipe` asks for another run.
     """
-    recipe: Recipe = validate(Recipe, load_yaml(run / "recipe.yaml"), str(run / "recipe.yaml"))
+    begun: Recipe = validate(Recipe, load_yaml(run / "recipe.yaml"), str(run / "recipe.yaml"))
+    if recipe is None:
+        recipe = begun
+    elif recipe.updated(**{name: getattr(begun, name) for name in _PLACE}) != begun:
+        what = f"the run there has another recipe; only {', '.join(_PLACE)} may change"
+        raise UserError(what, where=str(run), mend="take another out=DIR")
+    ranks = join(recipe.parallel, recipe.device)
+    if not ranks.first:
+        return _Run(recipe, run, _unheard, True, ranks).go()
     with claimed(run / _LOCK):
-        return _Run(recipe, run, say, quiet).go()
+        return _Run(recipe, run, say, quiet, ranks).go()
 
 
 def finish(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
@@ -127,30 +151,37 @@ def finish(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) 
     return outcome
 
 
+def _unheard(line: str) -> None:
+    """What all ranks but the first say."""
+
+
 class _Run:
     """The pieces of one run, and the hooks between its steps."""
 
-    def __init__(self, recipe: Recipe, run: Path, say: Say, quiet: bool) -> None:
-        self.recipe, self.run, self.say, self.quiet = recipe, run, say, quiet
+    def __init__(self, recipe: Recipe, run: Path, say: Say, quiet: bool, ranks: Ranks) -> None:
+        self.recipe, self.run, self.say, self.quiet, self.ranks = recipe, run, say, quiet, ranks
         if recipe.threads:
             torch.set_num_threads(recipe.threads)
         _require(recipe)
         torch.manual_seed(recipe.seed)
         self.tokenizer = self._tokenizer()
-        self.data = read_data(recipe, self.tokenizer, say)
-        self.task = task_of(recipe, self.data, say)
-        self.stream = self.task.stream()
+        with ranks.in_turn():
+            self.data = read_data(recipe, self.tokenizer, say)
+        self.task = task_of(recipe, self.data, say, ranks)
+        self.stream = in_turns(self.task.stream(), ranks)
         self.model: Any = self.task.model(self.tokenizer)
         adapt(self.model, recipe)
         if not getattr(recipe.objective, "dropout", True):
             without_dropout(self.model)
-        self.masters = MasterWeights(self.model, DTYPES["float32" if recipe.adapter else recipe.precision])
+        self.together = ranks.saves()
+        self.outline = None if self.together is None or recipe.adapter else _outline(self.model)
+        dtype = DTYPES["float32" if recipe.adapter else recipe.precision]
+        self.masters, self.objective = ranks.lay_out(self.model, dtype, self.task.objective)
         self.optimizers = build_optimizers(recipe.optimizer, self.masters.masters)
-        self.objective = self.task.objective()
         self.steps = recipe.steps or self._steps_of(recipe.epochs or 1.0)
         self.held_out = self.task.held_out()
         self.measures = Measures(recipe, run, self.data.validation, self.tokenizer, say)
-        self.side_by_side = self._side_by_side() if recipe.aligns and recipe.sample_every else None
+        self.side_by_side = self._side_by_side() if recipe.compare or (recipe.aligns and recipe.sample_every) else None
         size = self.model.spec.vocab_size
         self.token_bytes = torch.tensor([len(self.tokenizer.token_bytes(i)) for i in range(size)])
         self.loop = Loop(
@@ -164,13 +195,12 @@ class _Run:
             accumulation=recipe.accumulation,
             clip=recipe.clip,
             scaler=LossScaler() if recipe.precision == "float16" else None,
+            ranks=ranks,
         )
         self.result = run / ("adapter" if recipe.adapter else "model")
         self.last_loss: float | None = None
         self.eval_loss: float | None = None
         self.best, self.worse = float("inf"), 0
-        headed = isinstance(self.model, SequenceClassifier | ActorCritic)
-        self.speaker: Any = self.model.decoder if headed else self.model
         if recipe.compile:
             compile_parts(decoder_of(self.model))
         if recipe.checkpointing:
@@ -185,19 +215,33 @@ class _Run:
             stopped = None
         else:
             if not self.loop.done and self.recipe.model:  # random weights have nothing to say
-                self.measures.before(self.speaker, self.model)
+                self._measure(self.measures.before)
             with _signals() as received, self._log() as self.log:
                 self._step_on(received)
             self._save()
             stopped = received[0] if received else None
+        if self.together is not None:
+            self.together.wait()
         self._draw()
         if stopped is None:
-            self.measures.after(self.speaker, self.model)
+            self._measure(self.measures.after)
+            if self.side_by_side is not None:
+                self._measure(self._compare)
         return Outcome(self.run, self.result, self.loop.done, stopped, self.last_loss, self.eval_loss)
 
     def _side_by_side(self) -> SideBySide:
         held_out = self.data.validation
         return SideBySide(self.recipe, self.tokenizer, [held_out[i].where for i in range(len(held_out))])
+
+    def _measure(self, measure: Callable[[Any, Any], None]) -> None:
+        """Shows what writes text and the whole model to a measure, on the first rank."""
+        with self.ranks.whole(self.model) as model:
+            if self.ranks.first:
+                measure(_speaker(model), model)
+
+    def _compare(self, speaker: Any, model: Any) -> None:
+        assert self.side_by_side is not None
+        self.measures.compared(self.side_by_side.report(self.loop.done, speaker))
 
     def _ended(self) -> bool:
         """All steps done, or no better loss for as long as the recipe waits for one."""
@@ -206,6 +250,8 @@ class _Run:
 
     def _draw(self) -> None:
         """The curves; a run is not lost for want of a picture of it."""
+        if not self.ranks.first:
+            return
         try:
             draw_log(self.run / "log.jsonl", self.run / "curves.png")
             if self.recipe.aligns:
@@ -228,15 +274,16 @@ class _Run:
         return Tokenizer.from_directory(self.run / "tokenizer") if begun else build_tokenizer(self.recipe)
 
     def _steps_of(self, epochs: float) -> int:
-        rows_a_step = self.recipe.micro_batch * self.recipe.accumulation
+        rows_a_step = self.recipe.micro_batch * self.recipe.accumulation * self.ranks.count
         return max(1, round(epochs * self.stream.num_rows / rows_a_step))
 
     def _log(self) -> Log:
         frozen = self.recipe.adapter is not None
         layers, head = step_flops(self.model.spec, max(2, self.stream.mean_document), frozen)
         peak = measured_peak(DTYPES[self.recipe.precision], self.recipe.device)
-        board = Board(self.run / "tensorboard", self.loop.done) if self.recipe.tensorboard else None
-        file, done = self.run / "log.jsonl", self.loop.done
+        told = self.recipe.tensorboard and self.ranks.first
+        board = Board(self.run / "tensorboard", self.loop.done) if told else None
+        file, done = self.run / "log.jsonl" if self.ranks.first else Path(os.devnull), self.loop.done
         return Log(file, self.steps, layers, head, peak, done=done, quiet=self.quiet, board=board)
 
     def _introduce(self) -> None:
@@ -249,6 +296,8 @@ class _Run:
             f"({counts.truncated} truncated, {counts.dropped_long} too long, {counts.dropped_empty} without a target), "
             f"{len(self.data.validation)} held out, {self.data.removed} of those removed as known"
         )
+        if counts.border_moved:
+            self.say(f"{counts.border_moved} prompts end earlier than a model is asked (see docs/preferences.md)")
         window = " of the first window" if self.recipe.streaming else ""
         rows = f"{self.stream.num_rows} rows{window}"
         self.say(f"packing fills {self.stream.efficiency:.1%} of {rows}; {self.steps} steps")
@@ -259,7 +308,8 @@ class _Run:
         """Goes to where the last checkpoint stands, and takes back what the log said after it."""
         path = last_checkpoint(self.run)
         if path is None:
-            (self.run / "log.jsonl").unlink(missing_ok=True)
+            if self.ranks.first:
+                (self.run / "log.jsonl").unlink(missing_ok=True)
             return
         state = load_state(path, self.masters, self.optimizers)
         load_objective(path, self.objective)
@@ -269,11 +319,15 @@ class _Run:
         self.best, self.worse = state["best"] or float("inf"), state["worse"]
         if self.loop.scaler:
             self.loop.scaler.load_state(state["scaler"])
-        lines = read_log(self.run / "log.jsonl", until=state["step"])
+        if self.ranks.first:
+            self._cut_log(state["step"])
+        self.say(f"resumed at step {state['step']}")
+
+    def _cut_log(self, step: int) -> None:
+        lines = read_log(self.run / "log.jsonl", until=step)
         with whole_file(self.run / "log.jsonl") as beside, Log(beside, self.steps, 1, 1, 1, quiet=True) as log:
             for line in lines:
                 log.line(**line)
-        self.say(f"resumed at step {state['step']}")
 
     def _after(self, step: Step, received: list[int]) -> bool:
         """Between two steps: log, evaluate, sample, save; False ends the run."""
@@ -281,12 +335,12 @@ class _Run:
         self.log.step(step)
         go_on = not self._due(self.recipe.evaluate_every, step) or self._evaluate(step)
         if self._due(self.recipe.sample_every, step):
-            self._sample(step)
+            self._measure(partial(self._sample, step))
         if self._due(self.recipe.save_every, step) and step.number < self.steps:
             self._save()
         if step.skipped:
             self.log.say(f"step {step.number}: skipped, a gradient overflowed at a loss scale of {step.loss_scale:g}")
-        return go_on and not received
+        return not self.ranks.heard(received) and go_on
 
     def _due(self, every: int, step: Step) -> bool:
         return bool(every) and (step.number % every == 0 or step.number == self.steps)
@@ -296,7 +350,7 @@ class _Run:
         if not self.held_out:
             return True
         token_bytes = self.token_bytes if self.task.predicts_text else None
-        found = evaluate(self.model, self.objective, self.held_out, token_bytes)
+        found = evaluate(self.model, self.objective, self.held_out, token_bytes, self.ranks)
         self.eval_loss = found.loss
         self.log.line(step=step.number, **found.lines())
         bits = f", {found.bits_per_byte:.3f} bits a byte" if found.bits_per_byte else ""
@@ -308,12 +362,12 @@ class _Run:
             self._write(self.run / "best")
         return not self.recipe.patience or self.worse < self.recipe.patience
 
-    def _sample(self, step: Step) -> None:
+    def _sample(self, step: Step, speaker: Any, model: Any) -> None:
         if self.side_by_side is not None:
-            self.side_by_side.tell(step.number, self.speaker, self.log)
+            self.side_by_side.tell(step.number, speaker, self.log)
             return
         prompts, recipe = self.recipe.prompts, self.recipe
-        texts = continue_prompts(self.speaker, self.tokenizer, prompts, recipe.sample_tokens, recipe.seed)
+        texts = continue_prompts(speaker, self.tokenizer, prompts, recipe.sample_tokens, recipe.seed)
         for prompt, text in zip(self.recipe.prompts, texts, strict=True):
             self.log.line(step=step.number, prompt=prompt, sample=text)
             self.log.say(f"step {step.number}: {prompt}|{text}")
@@ -327,17 +381,42 @@ class _Run:
             "scaler": self.loop.scaler.state() if self.loop.scaler else None,
             "recipe": self.recipe.plain(),
         }
-        save_state(self.run, self.loop.done, self.masters, self.optimizers, state, self.objective, self.stream)
+        kept = (self.masters, self.optimizers, state, self.objective, self.stream)
+        save_state(self.run, self.loop.done, *kept, together=self.together, then=self._saved)
+        if self.outline is None:
+            self._write(self.result)
+
+    def _saved(self, checkpoint: Path) -> None:
+        """On the first rank, when a checkpoint stands; many ranks' model is written from its files, never whole."""
         prune(self.run, self.recipe.keep)
-        self._write(self.result)
+        if self.outline is not None:
+            from intaglio.parallel.export import on_disk
+
+            model = on_disk(self.outline, checkpoint, DTYPES[self.recipe.precision])
+            self.task.save(model, self.result, self.tokenizer)
 
     def _write(self, path: Path) -> None:
         """What others open: the whole model, or the adapter alone."""
+        self._measure(partial(self._write_whole, path))
+
+    def _write_whole(self, path: Path, speaker: Any, model: Any) -> None:
         if self.recipe.adapter:
-            adapted = self.model.decoder if isinstance(self.model, ActorCritic) else self.model
+            adapted = model.decoder if isinstance(model, ActorCritic) else model
             save_adapter(adapted, path, base=self.recipe.model, tokenizer=self.tokenizer)
         else:
-            self.task.save(self.model, path, self.tokenizer)
+            self.task.save(model, path, self.tokenizer)
+
+
+def _outline(model: Any) -> Any:
+    """The modules of a model that is about to be shared out, without its numbers."""
+    from intaglio.parallel.export import without_numbers
+
+    return without_numbers(model)
+
+
+def _speaker(model: Any) -> Any:
+    """What writes text: a model, or the one under its head."""
+    return model.decoder if isinstance(model, SequenceClassifier | ActorCritic) else model
 
 
 def _require(recipe: Recipe) -> None:

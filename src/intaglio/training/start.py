@@ -15,7 +15,7 @@ from intaglio.text.tokenizer import Tokenizer
 from intaglio.text.train import train_on
 from intaglio.text.whole_units import characters_of, words_of
 from intaglio.training.data import texts_to_learn_from
-from intaglio.training.objectives.specs import ClassifierSpec, Seq2SeqSpec
+from intaglio.training.objectives.specs import ClassifierSpec, PairwiseRewardSpec, Seq2SeqSpec
 from intaglio.training.recipe import Recipe, TokenizerSpec
 
 __all__ = ["build_decoder", "build_model", "build_spec", "build_tokenizer", "unfit"]
@@ -35,7 +35,8 @@ def build_tokenizer(recipe: Recipe) -> Tokenizer:
             return words_of(texts_to_learn_from(recipe), size)
         case TokenizerSpec(vocab_size=size, pattern=pattern, special_tokens=special):
             assert size is not None
-            pads = ("<|pad|>",) if isinstance(recipe.objective, ClassifierSpec) else ()  # see `checkpoints.classifiers`
+            scores = isinstance(recipe.objective, ClassifierSpec | PairwiseRewardSpec)
+            pads = ("<|pad|>",) if scores else ()  # see `checkpoints.classifiers`
             marks = dict.fromkeys(("<|endoftext|>", *pads, *special))
             return train_on(texts_to_learn_from(recipe), size, [*marks], pattern)
 

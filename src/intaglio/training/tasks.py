@@ -43,6 +43,7 @@ from intaglio.training.objectives.tagger import TagLoss
 from intaglio.training.objectives.truncated_bptt import TruncatedBPTT
 from intaglio.training.pairs import PairStream, pair_batches
 from intaglio.training.preference_tasks import OddsRatio, Rewarding, WithoutPairs, WithReference
+from intaglio.training.ranks import ALONE, Ranks
 from intaglio.training.recipe import Recipe
 from intaglio.training.rl_tasks import GroupPolicy, PolicyWithCritic
 from intaglio.training.start import build_decoder, build_model, build_spec, unfit
@@ -78,8 +79,8 @@ class Task(Protocol):
         """Writes a model directory."""
 
 
-def task_of(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda line: None) -> Task:
-    """The task that a recipe's objective is; `say` is told what takes long before the first step."""
+def task_of(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda line: None, ranks: Ranks = ALONE) -> Task:
+    """The task that a recipe's objective is; `say` is told what takes long before the first step, `ranks` share it."""
     match recipe.objective:
         case LanguageModelSpec() as spec:
             return _LanguageModelling(recipe, spec, data)
@@ -100,9 +101,9 @@ def task_of(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda line
         case KTOSpec() as spec:
             return WithoutPairs(recipe, spec, data, say)
         case PPOSpec() as spec:
-            return PolicyWithCritic(recipe, spec, data)
+            return PolicyWithCritic(recipe, spec, data, ranks)
         case GRPOSpec() as spec:
-            return GroupPolicy(recipe, spec, data)
+            return GroupPolicy(recipe, spec, data, ranks)
 
 
 class _LanguageModelling:

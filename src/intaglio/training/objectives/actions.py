@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from intaglio.models.decoder import Decoder
 from intaglio.models.heads import decoder_of
 from intaglio.models.value import ActorCritic
+from intaglio.parallel.vocabulary import output_matrix
 from intaglio.parts.forked import Forked
 from intaglio.training.objectives.branches import fork_states, scored_log_probs
 from intaglio.training.objectives.token_logprobs import chunked_log_probs_and_entropies
@@ -51,13 +52,15 @@ class Reader:
         """The batch's tokens under a `Decoder` or an `ActorCritic`; `plain` asks for temperature 1 too."""
         decoder = decoder_of(model)
         row = fork_states(decoder, batch)  # (N, E)
+        weight, vocabulary = output_matrix(decoder.lm_head)
         told, entropies = chunked_log_probs_and_entropies(
             row[batch.places],
-            decoder.lm_head.weight,
+            weight,
             batch.targets,
             chunk=self.chunk,
             softcap=decoder.spec.logit_softcap,
             temperature=self.temperature,
+            vocabulary=vocabulary,
         )
         values = told.new_empty(0)
         if isinstance(model, ActorCritic):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from intaglio.models.decoder import Decoder
+from intaglio.parallel.vocabulary import output_matrix
 from intaglio.parts.forked import Forked
 from intaglio.training.forks import ForkedBatch
 from intaglio.training.objectives.metrics import Mean, Metric
@@ -26,8 +27,16 @@ def scored_log_probs(
     model: Decoder, hidden: Tensor, places: Tensor, targets: Tensor, chunk: int, temperature: float = 1.0
 ) -> Tensor:
     """log p (n,) of `targets` (n,), each predicted at its place (n,) in the hidden states (N, E); in fp32."""
-    weight, softcap = model.lm_head.weight, model.spec.logit_softcap
-    return chunked_log_probs(hidden[places], weight, targets, chunk=chunk, softcap=softcap, temperature=temperature)
+    weight, vocabulary = output_matrix(model.lm_head)
+    return chunked_log_probs(
+        hidden[places],
+        weight,
+        targets,
+        chunk=chunk,
+        softcap=model.spec.logit_softcap,
+        temperature=temperature,
+        vocabulary=vocabulary,
+    )
 
 
 def branch_log_probs(model: Decoder, batch: ForkedBatch, chunk: int) -> Tensor:

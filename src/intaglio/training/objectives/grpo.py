@@ -12,16 +12,18 @@ issue 2995).
 Legend: n tokens of all answers.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from intaglio.models.heads import decoder_of
 from intaglio.training.batches import Batch
 from intaglio.training.kl_control import divergence
 from intaglio.training.objectives.actions import Reader
-from intaglio.training.objectives.metrics import Mean, Metric
+from intaglio.training.objectives.metrics import Least, Mean, Metric, Most
 from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
-from intaglio.training.objectives.policy_loss import RatioOf, clipped_policy_loss, sequence_log_ratio
+from intaglio.training.objectives.policy_loss import PolicyLoss, RatioOf, clipped_policy_loss, means_by_answer
 from intaglio.training.objectives.watch import Watch, told
 from intaglio.training.rollouts import RolloutBatch
 
@@ -58,16 +60,11 @@ class GRPO:
         now = self.reader(model, batch)
         log_ratio = now.log_probs - batch.log_probs
         if self.ratio_of == "sequence":
-            log_ratio = sequence_log_ratio(log_ratio, batch.lengths)
+            log_ratio = means_by_answer(log_ratio, batch.lengths)
         policy = clipped_policy_loss(log_ratio, batch.advantages, self.epsilon, self.epsilon_high)
         self.watch.note(policy.approx_kl)
         losses, metrics = self._with_reference(policy.losses, now.log_probs, batch)
-        metrics |= {
-            "entropy": Mean.of(now.entropies),
-            "clip_ratio/low_mean": Mean.of(policy.low),
-            "clip_ratio/high_mean": Mean.of(policy.high),
-            "clip_ratio/region_mean": Mean.of(policy.low | policy.high),
-        }
+        metrics |= {"entropy": Mean.of(now.entropies), **_clipped(policy, batch.lengths)}
         extra, experts = balance(decoder_of(model))
         return Loss((losses * batch.weights).sum(), extra, metrics | told(batch), experts)
 
@@ -78,3 +75,16 @@ class GRPO:
             return losses, {}
         away = divergence(log_probs, batch.reference, "k3")  # (n,)
         return losses + self.beta * away, {"kl": Mean.of(away)}
+
+
+def _clipped(policy: PolicyLoss, lengths: Sequence[int]) -> dict[str, Metric]:
+    """How many tokens left the trust region, of all and of the answer with the fewest (or the most) of them."""
+    metrics: dict[str, Metric] = {
+        "clip_ratio/low_mean": Mean.of(policy.low),
+        "clip_ratio/high_mean": Mean.of(policy.high),
+        "clip_ratio/region_mean": Mean.of(policy.low | policy.high),
+    }
+    if len(policy.low):
+        low, high = (means_by_answer(side.float(), lengths) for side in (policy.low, policy.high))
+        metrics |= {"clip_ratio/low_min": Least(float(low.min())), "clip_ratio/high_max": Most(float(high.max()))}
+    return metrics

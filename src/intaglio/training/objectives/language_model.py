@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from intaglio.models.decoder import Decoder
 from intaglio.models.recurrent import RecurrentModel
+from intaglio.parallel.vocabulary import output_matrix
 from intaglio.parts.context import Packed
 from intaglio.training.batches import IGNORE, Batch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
@@ -39,13 +40,15 @@ class LanguageModel:
     def total(self, model: Decoder, hidden: Tensor, batch: Batch) -> Tensor:
         """The sum over targets, from what came out of the last layer (N, E)."""
         places, labels = at_targets(hidden, batch)
+        weight, vocabulary = output_matrix(model.lm_head)
         return chunked_cross_entropy(
             places,
-            model.lm_head.weight,
+            weight,
             labels,
             chunk=self.chunk,
             softcap=model.spec.logit_softcap,
             z_loss=self.z_loss,
+            vocabulary=vocabulary,
         )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from torch import Tensor
 
-__all__ = ["Least", "Mean", "Metric", "Most", "joined"]
+__all__ = ["Least", "Mean", "Metric", "Most", "Variance", "joined"]
 
 
 class Metric(Protocol):
@@ -48,6 +48,40 @@ class Mean:
     def join(self, other: "Mean") -> "Mean":
         """The mean over both."""
         return Mean(self.total + other.total, self.count + other.count)
+
+
+@dataclass(frozen=True)
+class Variance:
+    """The unbiased variance of some values (joined as in Chan, Golub and LeVeque 1979, equations 2.1).
+
+    Attributes:
+        mean: theirs.
+        squares: the sum of their squared distances from it.
+        count: how many.
+    """
+
+    mean: float
+    squares: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Tensor) -> "Variance":
+        """Of all values of a tensor, which may have none."""
+        wide = values.detach().double()
+        mean = float(wide.sum()) / max(wide.numel(), 1)
+        return cls(mean, float((wide - mean).square().sum()), wide.numel())
+
+    @property
+    def value(self) -> float | None:
+        """The variance; None of fewer than two."""
+        return self.squares / (self.count - 1) if self.count > 1 else None
+
+    def join(self, other: "Variance") -> "Variance":
+        """That over both."""
+        count, gap = self.count + other.count, other.mean - self.mean
+        share = other.count / max(count, 1)
+        squares = self.squares + other.squares + gap * gap * self.count * share
+        return Variance(self.mean + gap * share, squares, count)
 
 
 @dataclass(frozen=True)

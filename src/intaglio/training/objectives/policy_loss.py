@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Aggregation", "PolicyLoss", "RatioOf", "clipped_policy_loss", "clipped_value_loss", "sequence_log_ratio"]
+__all__ = ["Aggregation", "PolicyLoss", "RatioOf", "clipped_policy_loss", "clipped_value_loss", "means_by_answer"]
 
 Aggregation = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
 """What a token's loss is divided by, see `rollouts.weighed`."""
@@ -72,10 +72,13 @@ def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, within: flo
     return 0.5 * torch.max(plain, bounded), (bounded > plain).detach()
 
 
-def sequence_log_ratio(log_ratio: Tensor, lengths: Sequence[int]) -> Tensor:
-    """The mean log-ratio of each answer, at each of its tokens: (n,) -> (n,) (GSPO, Zheng et al. 2025, equation 7)."""
-    counts = torch.tensor(lengths, device=log_ratio.device)
-    owners = torch.repeat_interleave(torch.arange(len(lengths), device=log_ratio.device), counts)
-    sums = log_ratio.new_zeros(len(lengths)).index_add(0, owners, log_ratio)
+def means_by_answer(values: Tensor, lengths: Sequence[int]) -> Tensor:
+    """The mean over each answer, at each of its tokens: (n,) -> (n,).
+
+    Of log-ratios it is that of the sequence (GSPO, Zheng et al. 2025, equation 7).
+    """
+    counts = torch.tensor(lengths, device=values.device)
+    owners = torch.repeat_interleave(torch.arange(len(lengths), device=values.device), counts)
+    sums = values.new_zeros(len(lengths)).index_add(0, owners, values)
     means: Tensor = (sums / counts.clamp(min=1))[owners]
     return means

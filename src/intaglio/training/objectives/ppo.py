@@ -18,7 +18,7 @@ from intaglio.parts.context import Packed
 from intaglio.training.batches import Batch
 from intaglio.training.objectives.actions import Actions, Reader
 from intaglio.training.objectives.language_model import LanguageModel
-from intaglio.training.objectives.metrics import Mean, Metric
+from intaglio.training.objectives.metrics import Mean, Metric, Variance
 from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.policy_loss import PolicyLoss, clipped_policy_loss, clipped_value_loss
@@ -68,7 +68,7 @@ class PPO:
         return Loss(total, extra, metrics, experts)
 
     def _metrics(self, now: Actions, policy: PolicyLoss, value: Tensor, bounded: Tensor) -> dict[str, Metric]:
-        """TRL's names."""
+        """TRL's names; of the tokens of a step, where TRL's `val/ratio_var` is of the means of its micro-batches."""
         return {
             "policy/approxkl_avg": Mean.of(policy.approx_kl),
             "policy/clipfrac_avg": Mean.of((policy.ratio - 1).abs() > self.cliprange),
@@ -77,6 +77,7 @@ class PPO:
             "loss/value_avg": Mean.of(value),
             "val/clipfrac_avg": Mean.of(bounded),
             "val/ratio": Mean.of(policy.ratio),
+            "val/ratio_var": Variance.of(policy.ratio),
         }
 
     def _text(self, model: nn.Module, text: Batch, batch: RolloutBatch) -> tuple[Tensor, dict[str, Metric]]:

@@ -1,6 +1,6 @@
 """The softmax over a vocabulary of some rows of logits, and what losses are made of: one place for its numerics.
 
-Legend: R rows, V vocabulary.
+Legend: R rows, V vocabulary, or what this rank has of it where ranks share it (see `parallel.vocabulary`).
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Softmax", "softmax_of"]
+from intaglio.parallel.vocabulary import WHOLE, Vocabulary
+from intaglio.planning.training import LOSS_BLOCK
+
+__all__ = ["Softmax", "block_rows", "softmax_of"]
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,14 @@ class Softmax:
         partition: (R, 1), log of the sum of exp.
         chosen: (R, 1), the logit of each row's target.
         by_plain: (R, V) or a number: the derivative of these logits by those that came out of the output matrix.
+        vocabulary: how it lies.
     """
 
     probabilities: Tensor
     partition: Tensor
     chosen: Tensor
     by_plain: Tensor | float
+    vocabulary: Vocabulary = WHOLE
 
     @property
     def log_probs(self) -> Tensor:
@@ -34,11 +39,24 @@ class Softmax:
 
     def slope(self, targets: Tensor) -> Tensor:
         """The derivative (R, V) of -`log_probs` by the plain logits; the probabilities are gone afterwards."""
-        slope = self.probabilities.scatter_add_(-1, targets[:, None], torch.full_like(self.chosen, -1.0))
+        places, here = self.vocabulary.find(targets)
+        ones = torch.ones_like(self.chosen) if here is None else here[:, None].to(self.chosen.dtype)
+        slope = self.probabilities.scatter_add_(-1, places[:, None], -ones)
         return slope if isinstance(self.by_plain, float) and self.by_plain == 1 else slope * self.by_plain
 
 
-def softmax_of(logits: Tensor, targets: Tensor, softcap: float | None = None, temperature: float = 1.0) -> Softmax:
+def block_rows(logits: Tensor, vocabulary: Vocabulary = WHOLE) -> int:
+    """How many rows of logits to take at once: as many as a cache holds, all of them where ranks talk about each."""
+    return len(logits) if vocabulary.sends else max(LOSS_BLOCK // logits.shape[1], 1)
+
+
+def softmax_of(
+    logits: Tensor,
+    targets: Tensor,
+    softcap: float | None = None,
+    temperature: float = 1.0,
+    vocabulary: Vocabulary = WHOLE,
+) -> Softmax:
     """The softmax of cap(logits) / temperature.
 
     Args:
@@ -46,6 +64,7 @@ def softmax_of(logits: Tensor, targets: Tensor, softcap: float | None = None, te
         targets: (R,).
         softcap: see `DecoderSpec.logit_softcap`.
         temperature: divides the logits, behind the cap.
+        vocabulary: how it lies.
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     by_plain: Tensor | float = 1.0
@@ -55,8 +74,11 @@ def softmax_of(logits: Tensor, targets: Tensor, softcap: float | None = None, te
         wide = wide * softcap
     if temperature != 1:
         wide, by_plain = wide / temperature, by_plain / temperature
-    chosen = wide.gather(-1, targets[:, None])  # (R, 1)
-    highest = wide.amax(dim=-1, keepdim=True)
+    places, here = vocabulary.find(targets)
+    chosen = wide.gather(-1, places[:, None])  # (R, 1)
+    if here is not None:
+        chosen = vocabulary.sum(chosen * here[:, None])
+    highest = vocabulary.highest(wide.amax(dim=-1, keepdim=True))
     powers = wide.sub_(highest).exp_()
-    mass = powers.sum(dim=-1, keepdim=True)
-    return Softmax(powers.div_(mass), highest + mass.log(), chosen, by_plain)
+    mass = vocabulary.sum(powers.sum(dim=-1, keepdim=True))
+    return Softmax(powers.div_(mass), highest + mass.log(), chosen, by_plain, vocabulary)

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intaglio.planning.training import LOSS_BLOCK
-from intaglio.training.objectives.softmax import softmax_of
+from intaglio.parallel.vocabulary import WHOLE, Vocabulary
+from intaglio.training.objectives.softmax import block_rows, softmax_of
 
 __all__ = ["chunked_log_probs", "chunked_log_probs_and_entropies"]
 
@@ -29,6 +29,7 @@ def chunked_log_probs(
     chunk: int = 1024,
     softcap: float | None = None,
     temperature: float = 1.0,
+    vocabulary: Vocabulary = WHOLE,
 ) -> Tensor:
     """log softmax(cap(hidden @ weight^T) / temperature)[target] of each token; exact in value and gradient.
 
@@ -41,11 +42,12 @@ def chunked_log_probs(
         chunk: C; more memory, fewer products.
         softcap: see `DecoderSpec.logit_softcap`.
         temperature: divides the logits; that of sampling, where these are compared with what sampling saw.
+        vocabulary: how it lies, where ranks share the rows of `weight`.
 
     Returns:
         (n,) in nats, in fp32.
     """
-    return _apply(hidden, weight, targets, chunk, softcap, temperature, False)[0]
+    return _apply(hidden, weight, targets, chunk, softcap, temperature, False, vocabulary)[0]
 
 
 def chunked_log_probs_and_entropies(
@@ -56,9 +58,10 @@ def chunked_log_probs_and_entropies(
     chunk: int = 1024,
     softcap: float | None = None,
     temperature: float = 1.0,
+    vocabulary: Vocabulary = WHOLE,
 ) -> tuple[Tensor, Tensor]:
     """The same and, without a gradient, each distribution's entropy (n,) in nats."""
-    return _apply(hidden, weight, targets, chunk, softcap, temperature, True)
+    return _apply(hidden, weight, targets, chunk, softcap, temperature, True, vocabulary)
 
 
 def _apply(
@@ -69,12 +72,16 @@ def _apply(
     softcap: float | None,
     temperature: float,
     entropies: bool,
+    vocabulary: Vocabulary,
 ) -> tuple[Tensor, Tensor]:
     assert temperature > 0, "at temperature 0 there are no probabilities"
     if not torch.is_grad_enabled():
         hidden, weight = hidden.detach(), weight.detach()
-    made: tuple[Tensor, Tensor] = _LogProbs.apply(hidden, weight, targets, chunk, softcap, temperature, entropies)
-    return made
+    tokens, count = vocabulary.tokens, len(targets)
+    told, entropy = _LogProbs.apply(
+        tokens.cut(hidden), weight, tokens.cut(targets), chunk, softcap, temperature, entropies, vocabulary
+    )
+    return tokens.join(told, count), tokens.join(entropy, count if entropies else 0)
 
 
 class _LogProbs(torch.autograd.Function):
@@ -88,6 +95,7 @@ class _LogProbs(torch.autograd.Function):
         softcap: float | None,
         temperature: float,
         entropies: bool,
+        vocabulary: Vocabulary,
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         log_probs = hidden.new_empty(len(targets), dtype=wide)
@@ -95,32 +103,32 @@ class _LogProbs(torch.autograd.Function):
         ahead = hidden.requires_grad and not weight.requires_grad  # or all of it is made in backward
         d_hidden = torch.empty_like(hidden) if ahead else None  # (n, E)
         for rows in _chunks(len(targets), chunk):
-            logits = F.linear(hidden[rows], weight)  # (C, V)
-            for block, places in _blocks(logits, rows):
-                found = softmax_of(block, targets[places], softcap, temperature)
+            logits = vocabulary.spread(F.linear(hidden[rows], weight))  # (C, V)
+            for block, places in _blocks(logits, rows, vocabulary):
+                found = softmax_of(block, targets[places], softcap, temperature, vocabulary)
                 log_probs[places] = found.log_probs
                 if entropies:
-                    entropy[places] = torch.special.entr(found.probabilities).sum(dim=-1)
+                    entropy[places] = vocabulary.sum(torch.special.entr(found.probabilities).sum(dim=-1))
                 if ahead:
                     block.copy_(found.slope(targets[places]).neg_())
             if d_hidden is not None:
-                d_hidden[rows] = logits @ weight
+                d_hidden[rows] = vocabulary.own(logits) @ weight
             del logits  # or the next chunk's would be made beside it
+        d_hidden = None if d_hidden is None else vocabulary.gradient(d_hidden)
         ctx.save_for_backward(targets, d_hidden, *(() if ahead else (hidden, weight)))
         ctx.mark_non_differentiable(entropy)
-        ctx.how = chunk, softcap, temperature
+        ctx.how = chunk, softcap, temperature, vocabulary
         return log_probs, entropy
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         targets, d_hidden, *inputs = ctx.saved_tensors
         scale = gradients[0]  # (n,)
-        nothing = (None,) * 5
+        nothing = (None,) * 6
         if d_hidden is not None:
             return d_hidden * scale[:, None].to(d_hidden.dtype), None, *nothing
         hidden, weight = inputs
-        chunk, softcap, temperature = ctx.how
-        return *_both(hidden, weight, targets, scale, chunk, softcap, temperature), *nothing
+        return *_both(hidden, weight, targets, scale, *ctx.how), *nothing
 
 
 def _both(
@@ -131,19 +139,21 @@ def _both(
     chunk: int,
     softcap: float | None,
     temperature: float,
+    vocabulary: Vocabulary,
 ) -> tuple[Tensor, Tensor]:
     """The gradients by the hidden states (n, E) and the output matrix (V, E), from logits that are made again."""
     d_hidden = torch.empty_like(hidden)
     d_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
     for rows in _chunks(len(targets), chunk):
-        logits = F.linear(hidden[rows], weight)  # (C, V)
-        for block, places in _blocks(logits, rows):
-            slope = softmax_of(block, targets[places], softcap, temperature).slope(targets[places])
+        logits = vocabulary.spread(F.linear(hidden[rows], weight))  # (C, V)
+        for block, places in _blocks(logits, rows, vocabulary):
+            slope = softmax_of(block, targets[places], softcap, temperature, vocabulary).slope(targets[places])
             block.copy_(slope.mul_(-scale[places, None]))
+        logits = vocabulary.own(logits)
         d_hidden[rows] = logits @ weight
         d_weight += logits.T @ hidden[rows]
         del logits
-    return d_hidden, d_weight.to(weight.dtype)
+    return vocabulary.gradient(d_hidden), d_weight.to(weight.dtype)
 
 
 def _chunks(count: int, chunk: int) -> Iterator[slice]:
@@ -151,9 +161,9 @@ def _chunks(count: int, chunk: int) -> Iterator[slice]:
         yield slice(start, min(start + chunk, count))
 
 
-def _blocks(logits: Tensor, rows: slice) -> Iterator[tuple[Tensor, slice]]:
+def _blocks(logits: Tensor, rows: slice, vocabulary: Vocabulary) -> Iterator[tuple[Tensor, slice]]:
     """The logits of a chunk in blocks that a cache holds (R, V), and the places of each among all tokens."""
-    size = max(LOSS_BLOCK // logits.shape[1], 1)
+    size = block_rows(logits, vocabulary)
     for start in range(0, len(logits), size):
         block = logits[start : start + size]
         yield block, slice(rows.start + start, rows.start + start + len(block))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from intaglio.training.objectives.metrics import Mean, Metric
+from intaglio.training.ranks import ALONE, Ranks
 from intaglio.training.rollouts import RolloutBatch
 
 __all__ = ["Watch", "told"]
@@ -12,15 +13,17 @@ __all__ = ["Watch", "told"]
 
 @dataclass
 class Watch:
-    """The approximate KL of one optimizer step, token by token.
+    """The approximate KL of one optimizer step, token by token, over all ranks.
 
     The objective notes it, and who hands out batches reads it and begins anew.
 
     Attributes:
+        ranks: that take part in the step.
         total: nats.
         count: tokens.
     """
 
+    ranks: Ranks = ALONE
     total: float = 0.0
     count: int = 0
 
@@ -31,9 +34,18 @@ class Watch:
 
     def read(self) -> float:
         """The mean since it was last read, 0 of nothing."""
-        mean = self.total / max(self.count, 1)
+        total, count = self.noted()
         self.total, self.count = 0.0, 0
-        return mean
+        return total / max(count, 1)
+
+    def noted(self) -> tuple[float, int]:
+        """Nats and tokens since then."""
+        totals, counts = zip(*self.ranks.gather((self.total, self.count)), strict=True)
+        return sum(totals), sum(counts)
+
+    def go_on(self, total: float, count: int) -> None:
+        """From what had been noted when a checkpoint was written."""
+        self.total, self.count = (total, count) if self.ranks.number == 0 else (0.0, 0)
 
 
 def told(batch: RolloutBatch) -> dict[str, Metric]:
