@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from intaglio.models.decoder import Decoder
 from intaglio.parts.context import Packed
+from intaglio.parts.moe import Router
 from intaglio.specs import DecoderSpec
 from intaglio.training.tricks import recompute_activations
 from tiny_specs import ZOO, attention, block, decoder
@@ -56,6 +57,19 @@ def test_gradients_are_the_same(name: str, which: Which) -> None:
     assert plain.keys() == again.keys()
     for parameter in plain:
         torch.testing.assert_close(again[parameter], plain[parameter], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("which", [1, "selective"])
+def test_routers_remember_the_forward_and_not_its_repetition(which: Which) -> None:
+    model = model_of(ZOO["experts in groups"], which)
+    out = forward(model, DOCUMENTS)
+    routers = [module for module in model.modules() if isinstance(module, Router)]
+    remembered = [(router.scores, router.chosen) for router in routers]
+    assert remembered
+    out.sum().backward()
+    for router, (scores, chosen) in zip(routers, remembered, strict=True):
+        assert router.scores is scores
+        assert router.chosen is chosen
 
 
 def left_allocated(spec: DecoderSpec, which: Which) -> int:

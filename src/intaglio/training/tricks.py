@@ -1,8 +1,10 @@
 """What a recipe may add around the loop: recomputing activations, noise on embeddings."""
 
 import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from intaglio import native
 from intaglio.models.decoder import Decoder
 from intaglio.parts.lora import LowRank
+from intaglio.parts.moe import Router
 from intaglio.training.batches import Batch
 from intaglio.training.objectives.objective import Loss, Objective
 
@@ -26,11 +29,32 @@ def recompute_activations(model: Decoder, which: int | Literal["selective"]) -> 
     (Korthikanti et al. 2022, section 5). Attention that is written out (capped scores, latent attention on a CPU) is
     made again as a whole: its scores are what takes the room.
     """
-    again = partial(checkpoint, use_reentrant=False)
-    if which == "selective":
-        again = partial(again, context_fn=partial(create_selective_checkpoint_contexts, _kept()))
+    selective = which == "selective"
     for layer in list(model.layers)[:: 1 if which == "selective" else which]:
-        layer.forward = partial(again, layer.forward)
+        around = partial(_around, layer, selective)
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, context_fn=around)
+
+
+_Context = AbstractContextManager[Any]
+
+
+def _around(layer: nn.Module, selective: bool) -> tuple[_Context, _Context]:
+    """What a layer's forward stands in, and what its repetition does."""
+    first, second = create_selective_checkpoint_contexts(_kept()) if selective else (nullcontext(), nullcontext())
+    return first, _as_they_were(layer, second)
+
+
+@contextmanager
+def _as_they_were(layer: nn.Module, inner: _Context) -> Iterator[None]:
+    """Routers remember the forward, not its repetition, all of whose graph would stay with what they remember."""
+    routers = [module for module in layer.modules() if isinstance(module, Router)]
+    remembered = [(router.scores, router.chosen) for router in routers]
+    try:
+        with inner:
+            yield
+    finally:
+        for router, (scores, chosen) in zip(routers, remembered, strict=True):
+            router.scores, router.chosen = scores, chosen
 
 
 def without_dropout(model: nn.Module) -> None:
