@@ -1,4 +1,4 @@
-"""The peak of a step, planned and measured: 38 configurations, each within 3 %; chosen after trial runs (docs/planning.md).
+"""The peak of a step, planned and measured: 38 configurations, chosen after trial runs, each within 3 %.
 
 What is measured is what tensors take: what stays, and the most that torch's profiler sees allocated beyond that in a
 step. `pytest -rP` shows each configuration with its signed error.
