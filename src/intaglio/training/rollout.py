@@ -12,12 +12,10 @@ import torch
 from torch import nn
 
 from intaglio.adapters.attach import adapter_specs
-from intaglio.adapters.merge import merge
 from intaglio.engine.generate import generate
 from intaglio.engine.packed import can_pack, pack
 from intaglio.engine.pooling import score
 from intaglio.engine.sampling_params import SamplingParams
-from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier
 from intaglio.models.sharing import sharing
@@ -169,20 +167,15 @@ class _Growing:
 def laid_out(model: Any, together: int = 1) -> Any:
     """The model as it generates so many answers together fastest: packed where that pays, else itself.
 
-    What is packed (see `engine.packed`) is a second set of matrices, made of the weights as they are now, adapters
-    merged; embeddings and norms are shared. A model of 4 bits stays as it is, which is what the 4 bits are for.
+    What is packed (see `engine.packed`) is a second set of matrices, made of the weights as they are now; embeddings
+    and norms are shared. A model of 4 bits stays as it is, which is what the 4 bits are for, and so does one with
+    adapters: merged, an update is rounded to the weights' bf16, and GRPO of SmolLM2 collapsed on answers drawn so.
     """
-    if not isinstance(model, Decoder) or not can_pack(model):
+    if not isinstance(model, Decoder) or not can_pack(model) or adapter_specs(model):
         return model
     if any(isinstance(module, NF4Linear) for module in model.modules()):
         return model
-    shared = sharing(model)
-    if adapter_specs(shared):
-        try:
-            merge(shared)
-        except UserError:  # an adapter that no plain weights stand for
-            return model
-    return pack(shared, rows=together)
+    return pack(sharing(model), rows=together)
 
 
 @contextmanager
