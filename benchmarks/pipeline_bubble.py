@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -25,17 +25,9 @@ from intaglio.planning.schedules import Action, Kind, schedule
 from intaglio.planning.simulation import Run, Slot, simulate
 from intaglio.planning.stages import own_stages
 from intaglio.planning.timeline import draw_timeline
-from intaglio.specs.parallel import PipelineSpec
+from intaglio.specs.parallel import PipelineSpec, Schedule
 
-SCHEDULES = (
-    "gpipe",
-    "1f1b",
-    "interleaved_1f1b",
-    "looped_bfs",
-    "interleaved_zero_bubble",
-    "zbv_zero_bubble",
-    "dual_pipe_v",
-)
+SCHEDULES = get_args(Schedule)
 
 
 class Asleep(PipelineStage):

@@ -1,5 +1,7 @@
 """Pipelines: every schedule, and what a pipeline is put together with, steps as one process does."""
 
+from typing import get_args
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,21 +10,13 @@ from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.parallel.stages import split
 from intaglio.specs import DecoderSpec
-from intaglio.specs.parallel import ParallelSpec
+from intaglio.specs.parallel import ParallelSpec, Schedule
 from parity import CLOSE
 from ranks import run_ranks
 from staged import Case, Learnt, alone, staged
 from tiny_specs import MOE, attention, block, decoder
 
-SCHEDULES = (
-    "gpipe",
-    "1f1b",
-    "interleaved_1f1b",
-    "looped_bfs",
-    "interleaved_zero_bubble",
-    "zbv_zero_bubble",
-    "dual_pipe_v",
-)
+SCHEDULES = get_args(Schedule)
 
 PLAIN = decoder(block(repeat=8, attention=attention(num_kv_heads=2)), logit_softcap=30.0)
 TIED = decoder(

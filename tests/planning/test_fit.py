@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import product
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -20,7 +20,7 @@ from intaglio.planning.speeds import Execution
 from intaglio.planning.step_time import Timer
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
-from intaglio.specs.parallel import ParallelSpec, PipelineSpec
+from intaglio.specs.parallel import ParallelSpec, PipelineSpec, Schedule
 
 H100 = find_device("h100")
 ROOM = 120_000_000
@@ -134,16 +134,7 @@ def test_floors_are_floors() -> None:
 
 
 def test_micro_batches_that_the_first_rank_holds() -> None:
-    names = (
-        "gpipe",
-        "1f1b",
-        "interleaved_1f1b",
-        "looped_bfs",
-        "interleaved_zero_bubble",
-        "zbv_zero_bubble",
-        "dual_pipe_v",
-    )
-    for name, ranks, rounds in product(names, (2, 3, 4), (2, 3)):
+    for name, ranks, rounds in product(get_args(Schedule), (2, 3, 4), (2, 3)):
         pipeline, count = PipelineSpec.model_validate({"ranks": ranks, "schedule": name}), ranks * rounds
         assert in_flight(pipeline, count) <= live_chunks(schedule(pipeline, count))[0]
 

@@ -4,10 +4,7 @@
 """
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,33 +14,14 @@ import torch
 
 from intaglio import LLM
 from intaglio.training.log import read_log, step_seconds
+from recipe_runs import runs, start, trained
 from reference import Reference
+
+__all__ = ["runs"]  # a fixture
 
 pytestmark = [pytest.mark.real, pytest.mark.prove]
 
-ROOT = Path(__file__).parents[2]
-INTAGLIO = (sys.executable, "-m", "intaglio.cli.main")
 KILLED_AT = 450  # between two saves
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kept = os.environ.get("INTAGLIO_RUNS")
-    return Path(kept) if kept else tmp_path_factory.mktemp("runs")
-
-
-def start(*arguments: str | Path) -> "subprocess.Popen[bytes]":
-    """`intaglio train` on all cores, which the tests' own environment keeps from it."""
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-    return subprocess.Popen([*INTAGLIO, "train", *map(str, arguments)], cwd=ROOT, env=environment)
-
-
-def trained(recipe: str, run: Path) -> dict[str, Any]:
-    """The report of a run that has ended."""
-    if not (run / "report.json").exists():
-        assert start(f"recipes/{recipe}.yaml", f"out={run}").wait() == 0
-    report: dict[str, Any] = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    return report
 
 
 def logged(run: Path, key: str) -> list[Any]:

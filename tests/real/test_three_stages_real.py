@@ -3,42 +3,31 @@
 `INTAGLIO_RUNS=FOLDER` keeps the runs there, and a report that is there is looked at instead of being made again.
 """
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recipe_runs import runs, start, trained
+
 pytestmark = [pytest.mark.real, pytest.mark.prove]
 
-ROOT = Path(__file__).parents[2]
-
-
-def start(out: Path) -> "subprocess.Popen[bytes]":
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-    line = [sys.executable, "-m", "intaglio.cli.main", "train", "recipes/three-stages.yaml", f"out={out}"]
-    return subprocess.Popen(line, cwd=ROOT, env=environment)
+__all__ = ["runs"]  # a fixture
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    kept = os.environ.get("INTAGLIO_RUNS")
-    out = (Path(kept) if kept else tmp_path_factory.mktemp("runs")) / "three-stages"
+def report(runs: Path) -> dict[str, Any]:
+    out = runs / "three-stages"
     if not (out / "report.json").exists():
-        process = start(out)
+        process = start("recipes/three-stages.yaml", f"out={out}")
         while not (out / "reward" / "log.jsonl").exists():
             assert process.poll() is None, "it ended before the reward stage"
             time.sleep(1)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert start(out).wait() == 0
-    found: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    return found
+    return trained("three-stages", out)
 
 
 @pytest.mark.parametrize("stage", ["ppo", "dpo"])

@@ -15,7 +15,7 @@ The output matrix alone is different for who takes it by hand, see `vocabulary.o
 Legend: B batch, T tokens, E features, V vocabulary, H query heads, K key/value heads, I intermediate features.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,7 +30,8 @@ from intaglio.parallel.vocabulary import Gathered, SharedRows, Spread
 from intaglio.parts.block import Block, Residual
 from intaglio.parts.latent_attention import LatentAttention
 from intaglio.parts.moe import MixtureOfExperts
-from intaglio.specs import DecoderSpec, LatentAttentionSpec, MoESpec
+from intaglio.planning.layouts import features_of, heads_of
+from intaglio.specs import DecoderSpec
 from intaglio.specs.parallel import ParallelSpec
 
 __all__ = ["parallelize", "require_cuttable", "require_divisible"]
@@ -77,25 +78,14 @@ def require_divisible(spec: DecoderSpec, tp: int) -> None:
     Raises:
         UserError: names the first thing that does not divide.
     """
-    for what, size in _sizes(spec):
+    cut = (one for block in spec.blocks for one in (*heads_of(block), *features_of(block)))
+    for what, size in cut:
         if size % tp:
             raise UserError(
                 f"tp {tp} does not divide the model's {what} ({size})", where="parallel", mend="take a tp that does"
             )
     if -(-spec.vocab_size // tp) * (tp - 1) >= spec.vocab_size:
         raise UserError(f"tp {tp} leaves a rank without a row of the {spec.vocab_size} of the vocabulary")
-
-
-def _sizes(spec: DecoderSpec) -> Iterator[tuple[str, int]]:
-    for block in spec.blocks:
-        yield "query heads", block.attention.num_heads
-        if not isinstance(block.attention, LatentAttentionSpec):
-            yield "key/value heads", block.attention.kv_heads
-        if isinstance(block.feed_forward, MoESpec):
-            yield "features of an expert", block.feed_forward.expert.intermediate_size
-        dense = block.feed_forward.shared if isinstance(block.feed_forward, MoESpec) else block.feed_forward
-        if dense:
-            yield "intermediate features", dense.intermediate_size
 
 
 def require_cuttable(model: Decoder) -> None:

@@ -10,7 +10,7 @@ from intaglio.specs import AttentionSpec, BlockSpec, DecoderSpec, FeedForwardSpe
 from intaglio.specs.attention import LatentAttentionSpec
 from intaglio.specs.parallel import ParallelSpec
 
-__all__ = ["local_spec", "require_possible"]
+__all__ = ["features_of", "heads_of", "local_spec", "require_possible"]
 
 
 def require_possible(spec: DecoderSpec, layout: ParallelSpec, sequence: int | None = None) -> None:
@@ -41,16 +41,27 @@ def _shares(spec: DecoderSpec, layout: ParallelSpec) -> Iterator[tuple[str, int,
     heads = layout.tp * (layout.cp if layout.cp_method == "ulysses" else 1)
     by = "tp" if heads == layout.tp else "tp x cp"
     for block in dict.fromkeys(spec.blocks):
-        yield "query heads", block.attention.num_heads, by, heads
-        if isinstance(block.attention, AttentionSpec):
-            yield "key/value heads", block.attention.kv_heads, by, heads
-        feed_forward: FeedForwardSpec | MoESpec | None = block.feed_forward
-        if isinstance(feed_forward, MoESpec):
-            yield "experts", feed_forward.num_experts, "ep", layout.ep
-            yield "features of an expert", feed_forward.expert.intermediate_size, "tp", layout.tp
-            feed_forward = feed_forward.shared
-        if feed_forward is not None:
-            yield "intermediate features", feed_forward.intermediate_size, "tp", layout.tp
+        yield from ((*heads_here, by, heads) for heads_here in heads_of(block))
+        if isinstance(block.feed_forward, MoESpec):
+            yield "experts", block.feed_forward.num_experts, "ep", layout.ep
+        yield from ((*features, "tp", layout.tp) for features in features_of(block))
+
+
+def heads_of(block: BlockSpec) -> Iterator[tuple[str, int]]:
+    """What of a layer's attention ranks share out whole, and how many there are."""
+    yield "query heads", block.attention.num_heads
+    if isinstance(block.attention, AttentionSpec):
+        yield "key/value heads", block.attention.kv_heads
+
+
+def features_of(block: BlockSpec) -> Iterator[tuple[str, int]]:
+    """What tp cuts of a layer's feed-forward, and how wide it is."""
+    dense: FeedForwardSpec | MoESpec | None = block.feed_forward
+    if isinstance(dense, MoESpec):
+        yield "features of an expert", dense.expert.intermediate_size
+        dense = dense.shared
+    if dense is not None:
+        yield "intermediate features", dense.intermediate_size
 
 
 @lru_cache(maxsize=64)

@@ -101,8 +101,7 @@ class SideBySide:
         """
         if len(self.prompts) < 2:
             return {}
-        last = self._last if self._last is not None and self._last[0] == step else (step, self._ask(policy))
-        found = last[1]
+        found = self._last[1] if self._last is not None and self._last[0] == step else self._ask(policy)
         texts = zip(map(shown_prompt, self.prompts), found.start.texts, found.policy.texts, strict=True)
         samples = [
             {"prompt": prompt, "answers": {"start": {"text": before}, "policy": {"text": after}}}
