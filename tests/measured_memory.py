@@ -1,11 +1,13 @@
 """What a forward keeps and a step allocates, measured: what the plans' arithmetic is held against."""
 
+import gc
 from collections.abc import Callable
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
 from intaglio.models.decoder import Decoder
@@ -15,7 +17,7 @@ from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
 from intaglio.training.optimizer import OptimizerSpec, build_optimizers
 from intaglio.training.tricks import recompute_activations
 
-__all__ = ["CHUNK", "DOCUMENTS", "TOKENS", "Every", "Run", "allocated", "kept"]
+__all__ = ["CHUNK", "DOCUMENTS", "TOKENS", "Every", "Run", "allocated", "kept", "own_storages", "saved"]
 
 TOKENS, CHUNK = 256, 64
 DOCUMENTS = (32,) * 8
@@ -25,20 +27,32 @@ Every = int | Literal["selective"]
 
 def kept(model: Decoder, context: Causal, positions: torch.Tensor) -> int:
     """Bytes of the storages that autograd keeps of a forward to the hidden states, parameters left out."""
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    ids = torch.randint(model.spec.vocab_size, positions.shape)
+    return saved(lambda: model.hidden_states(ids, positions, context), model)
+
+
+def saved(work: Callable[[], Tensor], model: nn.Module) -> int:
+    """Bytes of the storages that autograd keeps of some work, each once, the model's own parameters left out."""
+    own = own_storages(model)
     storages: dict[int, torch.UntypedStorage] = {}
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
+    def pack(tensor: Tensor) -> Tensor:
+        assert not isinstance(tensor, DTensor), "parts compute with plain pieces"
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
+        if storage.data_ptr() not in own:
             storages[storage.data_ptr()] = storage
         return tensor
 
-    ids = torch.randint(model.spec.vocab_size, positions.shape)
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = model.hidden_states(ids, positions, context)
+        out = work()
     assert out.requires_grad
     return sum(storage.nbytes() for storage in storages.values())
+
+
+def own_storages(model: nn.Module) -> set[int]:
+    """Where a model's parameters are, or this rank's pieces of them."""
+    pieces = (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters())
+    return {piece.untyped_storage().data_ptr() for piece in pieces}
 
 
 class Run:
@@ -78,8 +92,9 @@ class Run:
         return sum(p.nbytes for p in tensors.values()) + grads + moments
 
 
-def allocated(work: Callable[[], None]) -> int:
+def allocated(work: Callable[[], object]) -> int:
     """The most bytes that stand allocated while `work` runs, beyond those before."""
+    gc.collect()  # or what an earlier test has left would be given back meanwhile
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         work()
     assert seen.profiler is not None

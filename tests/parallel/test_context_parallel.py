@@ -10,14 +10,14 @@ from torch import nn
 
 from intaglio.errors import UserError
 from intaglio.parallel import context, tensor
-from intaglio.parallel.context import GatheredKeys, require_heads, tokens_here
+from intaglio.parallel.context import GatheredKeys, tokens_here
 from intaglio.parallel.mesh import build_mesh
 from intaglio.parts.forked import Forked
 from intaglio.specs.parallel import ParallelSpec
 from intaglio.training.objectives.language_model import LanguageModel
 from parity import CLOSE, batches, made, taught
 from ranks import run_ranks
-from tiny_specs import LATENT, MOE, attention, block, decoder, with_attention
+from tiny_specs import LATENT, MOE, attention, block, decoder
 
 ANIMALS = {
     "GQA, window, tied": decoder(
@@ -92,16 +92,6 @@ def test_pieces_of_sequences_teach_what_whole_ones_do(world: int, layouts: list[
     """Logits, gradients and three steps over packed documents; ragged pieces, one of them empty; tp beside it."""
     for gaps in run_ranks(world, rank, layouts, timeout=400):
         assert max(gaps.values()) < CLOSE, {key: gap for key, gap in gaps.items() if gap > CLOSE}
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [({"cp": 4}, "cp 4 does not divide"), ({"cp": 2, "tp": 2}, "cp 2 x tp 2 does not divide")],
-)
-def test_ulysses_needs_heads(fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        require_heads(with_attention(num_kv_heads=2), ParallelSpec(**fields))
-    require_heads(with_attention(num_kv_heads=2), ParallelSpec(**fields, cp_method="all_gather"))
 
 
 def refuse() -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -141,6 +142,39 @@ def _together(spec: DecoderSpec, layout: ParallelSpec) -> tuple[dict[str, Tensor
     return {name: _full(p) for name, p in masters.items()}, norms, counted.calls, held
 
 
+def _plainly(zero: int) -> Counter[str]:
+    """What one step sends where the five groups are FSDP2's own, with its settings for a stage and no more."""
+    model: Any = _model(PLAIN)
+    for group in (model.embed_tokens, *model.layers, [model.norm, model.lm_head], model):
+        fully_shard(group, reshard_after_forward=zero == 3)
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    return _counted(model, modules, zero, lambda ids: model(ids).logsumexp(dim=-1).sum())
+
+
+def _as_usual(*, end: bool, embeddings: bool) -> Counter[str]:
+    """Ours at zero 3, without what spares the end a gather, and the embedding one."""
+    model: Any = _model(PLAIN)
+    layout = ParallelSpec(dp=WORLD, zero=3)
+    shard(model, build_mesh(layout, "cpu"), layout, torch.float64)
+    if end:
+        model.norm.set_reshard_after_forward(True)
+    if embeddings:
+        model.embed_tokens.set_unshard_in_backward(True)
+    return _counted(model, [], 3, lambda ids: model.hidden_states(ids).sum())  # an end that is given back is not read
+
+
+def _counted(model: nn.Module, modules: list[FSDPModule], zero: int, loss: Callable[[Tensor], Tensor]) -> Counter[str]:
+    counted = Counted()
+    with counted:
+        for turn, ids in enumerate(_batches(0)[dist.get_rank() :: WORLD]):
+            for module in modules if zero < 3 else ():
+                if zero == 1:
+                    module.set_requires_gradient_sync(turn == TURNS - 1, recurse=False)
+                module.set_reshard_after_backward(turn == TURNS - 1, recurse=False)
+            loss(ids).backward()
+    return counted.calls
+
+
 def _full(p: Tensor) -> Tensor:
     return p.full_tensor().detach() if isinstance(p, DTensor) else p.detach()
 
@@ -191,6 +225,8 @@ def _all() -> dict[str, Any]:
     found["bf16"] = _low_precision()
     found["held"] = {name: _held(name) for name in HELD}
     found["unreached"] = _unreached()
+    found["plain"] = [_plainly(zero) for zero in (1, 2, 3)]
+    found["as usual"] = [_as_usual(end=end, embeddings=first) for end in (False, True) for first in (False, True)]
     return found
 
 
@@ -268,6 +304,23 @@ GATHER, REDUCE, SUM = "_allgather_base_", "_reduce_scatter_base_", "allreduce_"
 def test_what_is_sent_in_a_step(ran: list[dict[str, Any]], name: str, expected: dict[str, int]) -> None:
     for rank in ran:
         assert dict(rank[name][1]) == expected
+
+
+def test_what_is_sent_is_what_fsdp2_sends_but_for_two_things(ran: list[dict[str, Any]]) -> None:
+    """Five groups, four micro-batches: 5 and 5, 5 and 20, 40 and 20, as it is; at zero 3 the end stays between its
+    forward and its backward, and the embedding is not gathered for its backward, which spares a gather each."""
+    for rank in ran:
+        assert [dict(calls) for calls in rank["plain"]] == [
+            {GATHER: 5, REDUCE: 5},
+            {GATHER: 5, REDUCE: 20},
+            {GATHER: 40, REDUCE: 20},
+        ]
+        assert [dict(calls) for calls in rank["as usual"]] == [
+            {GATHER: 32, REDUCE: 20},
+            {GATHER: 36, REDUCE: 20},
+            {GATHER: 36, REDUCE: 20},
+            {GATHER: 40, REDUCE: 20},
+        ]
 
 
 def _sized(spec: DecoderSpec) -> int:

@@ -10,10 +10,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.parallel import experts, tensor
-from intaglio.parallel.experts import COPIES, expert_mesh, of_experts, require_experts, spread_experts
+from intaglio.parallel.experts import COPIES, expert_mesh, of_experts, spread_experts
 from intaglio.parallel.mesh import BATCHES, build_mesh
 from intaglio.specs.parallel import ParallelSpec
 from intaglio.training.objectives.language_model import LanguageModel
@@ -109,10 +108,3 @@ def test_an_expert_without_a_token_has_a_gradient_of_zero() -> None:
     assert gradient is not None
     used = gradient.flatten(1).abs().amax(dim=1) > 0
     assert int(used.sum()) == MOE["num_experts_per_tok"]
-
-
-def test_what_cannot_be_spread_is_refused() -> None:
-    with pytest.raises(UserError, match="ep 3 does not divide the model's 8 experts"):
-        require_experts(MIXTURE, 3)
-    with pytest.raises(UserError, match="the model has none"):
-        require_experts(decoder(), 2)

@@ -9,15 +9,14 @@ from intaglio.adapters.attach import attach
 from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.parallel.mesh import build_mesh
-from intaglio.parallel.tensor import parallelize, require_cuttable, require_divisible
+from intaglio.parallel.tensor import parallelize, require_cuttable
 from intaglio.planning.shards import Rank, computed_shape
-from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.parallel import ParallelSpec
 from intaglio.training.objectives.language_model import LanguageModel
 from parity import CLOSE, batches, made, taught
 from ranks import run_ranks
-from tiny_specs import GATED, LATENT, LAYER, MOE, RMS, WIDE, attention, block, decoder, with_attention
+from tiny_specs import GATED, LATENT, LAYER, MOE, RMS, WIDE, attention, block, decoder
 
 BIASES = {"q": True, "k": True, "v": True, "o": True}
 
@@ -117,23 +116,6 @@ def test_cut_models_learn_what_whole_ones_do(size: int, chosen: dict[str, list[s
     """Logits, gradients and three steps, with and without sequence parallel and loss parallel."""
     for gaps in run_ranks(size, rank, size, chosen, timeout=400):
         assert max(gaps.values()) < CLOSE, {key: gap for key, gap in gaps.items() if gap > CLOSE}
-
-
-@pytest.mark.parametrize(
-    ("spec", "tp", "says"),
-    [
-        (with_attention(num_kv_heads=2), 4, "tp 4 does not divide the model's key/value heads (2)"),
-        (with_attention(), 8, "tp 8 does not divide the model's query heads (4)"),
-        (decoder(block(feed_forward={"intermediate_size": 50})), 4, "intermediate features (50)"),
-        (decoder(block(attention=LATENT, feed_forward=MOE)), 3, "query heads (4)"),
-        (decoder(vocab_size=5), 4, "without a row"),
-    ],
-)
-def test_what_does_not_divide_is_refused(spec: DecoderSpec, tp: int, says: str) -> None:
-    with pytest.raises(UserError) as refused:
-        require_divisible(spec, tp)
-    assert says in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def refusals() -> list[str]:

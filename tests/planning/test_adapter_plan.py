@@ -13,6 +13,7 @@ from intaglio.parts.context import Packed
 from intaglio.planning import plan_training
 from intaglio.planning.activations import activations
 from intaglio.planning.adapters import ranks_of, trained_shapes
+from intaglio.planning.tape import Shared
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.quantization import QuantizationSpec
@@ -91,6 +92,47 @@ def kept_and_counted(name: str, dtype: torch.dtype, targets: Any) -> tuple[int, 
 def test_a_row_keeps_what_is_counted(name: str, dtype: torch.dtype) -> None:
     found, counted = kept_and_counted(name, dtype, "all-linear")
     assert counted == found
+
+
+EVERYWHERE = {
+    **{name: spec for name, spec in SPECS.items() if name != "experts"},
+    "parallel": ZOO["parallel rms_norm"],
+    "sandwich": ZOO["sandwich layer_norm"],
+    "soft-capped": ZOO["soft-capped"],
+    "window": ZOO["window"],
+    "latent, direct queries": ZOO["latent"],
+    "swish": ZOO["swish learned, gated"],
+    "ungated experts": with_moe(expert={"intermediate_size": 16, "activation": "gelu"}),
+    "gated experts, some shared": ZOO["experts in groups"],
+    "narrow experts": with_moe(expert={"intermediate_size": 12, "activation": "gelu"}),
+}
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_so_does_one_with_an_adapter_on_any_one_matrix(name: str) -> None:
+    """Of each kind: what lies before the first adapter keeps nothing, nor does what no gradient of it wants."""
+    spec = EVERYWHERE[name]
+    matrices = {path.split(".", 2)[2] for path in ranks_of(spec, LORA)}
+    if "experts" in name:
+        matrices |= {"feed_forward.router"}
+    else:
+        matrices = {matrix.rpartition(".")[2] for matrix in matrices} | {"embed_tokens"}
+    for number, matrix in enumerate(sorted(matrices), start=len(name)):
+        lora, dtype = LoRASpec(r=3, lora_alpha=7, target_modules=(matrix,)), (torch.float32, torch.bfloat16)[number % 2]
+        counted = activations(spec, TOKENS, dtype.itemsize, DOCUMENTS, ranks=ranks_of(spec, lora))
+        positions = torch.cat([torch.arange(length) for length in DOCUMENTS])[None]
+        assert counted.kept == kept(adapted(spec, lora, dtype), Packed(DOCUMENTS), positions), matrix
+
+
+@pytest.mark.parametrize("quantization", [QuantizationSpec()])
+@pytest.mark.parametrize("name", ["LLaMA-like", "experts"])
+def test_so_does_one_whose_weights_are_in_few_bits(name: str, quantization: QuantizationSpec) -> None:
+    model = adapted(SPECS[name], LORA, torch.bfloat16, quantization)
+    counted = activations(
+        SPECS[name], TOKENS, 2, DOCUMENTS, ranks=ranks_of(SPECS[name], LORA), shared=Shared(quantized=True)
+    )
+    positions = torch.cat([torch.arange(length) for length in DOCUMENTS])[None]
+    assert counted.kept == kept(model, Packed(DOCUMENTS), positions)
 
 
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("down_proj",), ("o_proj", "up_proj")])

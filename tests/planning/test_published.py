@@ -3,9 +3,11 @@
 import pytest
 
 from intaglio.lineage import preset
+from intaglio.planning.losses import language_model_loss
 from intaglio.planning.published import Line, lines, misses, points
 from intaglio.planning.step_time import step_time
 from intaglio.specs import DecoderSpec
+from intaglio.specs.parallel import ParallelSpec
 
 
 def spec(name: str) -> DecoderSpec:
@@ -34,6 +36,36 @@ def test_a_compiler_and_fp8_help_as_they_did() -> None:
     assert found[eight] / found[fused] == pytest.approx(8532 / 6667, rel=0.1)
     one, two = (v for name, v in found.items() if "405B" in name)
     assert two / one == pytest.approx(1.28, rel=0.05)  # interleaved over plain 1F1B
+
+
+def test_memory_is_within_ten_percent_where_the_program_is_known() -> None:
+    """But for one line, all of what ran without a pipeline, with what torchtitan's program holds beside ours."""
+    found = {point.name: point for point in points(spec) if point.layout.pp.ranks == 1 and point.gib is not None}
+    far = [line for point in found.values() for line in point.lines() if line.unit == "GiB" and not line.hit]
+    assert [line.name for line in far] == ["Llama 3.1 70B, 256 H100, FSDP 32 x TP 8, compiled, fp8"]
+    assert len(found) == 12
+    tokens, hidden, vocab, layers = 2 * 8192, 4096, 128_256, 32
+    compiled = found["Llama 3.1 8B, 8 H100, FSDP, compiled"]
+    assert dict(compiled.beside) == {
+        "embeddings, gathered": 2 * vocab * hidden,
+        "last layer, gathered": 2 * (2 * hidden**2 + 2 * hidden * hidden // 4 + 3 * hidden * 14336 + 2 * hidden),
+        "logits in bf16, freed": 2 * tokens * vocab,
+        "last products, not kept": -2 * tokens * hidden * layers,
+    }
+    assert compiled.job.products == 2
+
+
+def test_a_plain_loss_is_made_of_a_ranks_own_tokens_and_rows() -> None:
+    whole, tokens = spec("smollm2-135m"), 64
+    logits = tokens * whole.vocab_size * 4
+    alone = language_model_loss(whole, tokens, 2, None)
+    assert (alone.passing, alone.kept - logits) == (2 * logits, tokens * (whole.hidden_size * 2 + 8) + 4)
+    along = language_model_loss(whole, tokens, 2, None, layout=ParallelSpec(cp=4))
+    assert along.passing == alone.passing // 4
+    shared = language_model_loss(whole, tokens, 2, None, layout=ParallelSpec(tp=4))
+    assert shared.passing == 3 * logits // 4
+    together = language_model_loss(whole, tokens, 2, None, layout=ParallelSpec(tp=4, loss_parallel=False))
+    assert together.passing == alone.passing
 
 
 def test_hits() -> None:

@@ -55,7 +55,8 @@ def test_one_device_is_what_it_was(adapter: Any, quantization: Any, checkpointin
 
 @pytest.mark.parametrize("job", JOBS)
 def test_components_add_up(job: str) -> None:
-    for layout in ({}, {"dp": 4, "zero": 3}, {"dp": 2, "zero": 1, "pp": 2, "tp": 2}):
+    staged = {} if job in ("kto", "ppo", "grpo") else {"pp": 2}  # which ask the whole model between steps
+    for layout in ({}, {"dp": 4, "zero": 3}, {"dp": 2, "zero": 1, "tp": 2, **staged}):
         data = planned(layout, job=job, micro_batch=2, accumulation=4).plain()
         assert sum(data["components"].values()) == data["peak_bytes"]
         assert data["peak_bytes"] == max(moment["bytes"] for moment in data["moments"].values())
@@ -77,23 +78,41 @@ def test_what_is_gathered() -> None:
         found = gathered_of(tensors, 2, adapted=False, accumulates=True)
         everything = 2 * (4 * of_layer + 2 * ends + 32)
         assert found.whole == everything
-        whole = {"whole gradients": 4 * everything // 2} if zero == 1 else {}
+        whole = 4 * everything // 2 if zero == 1 else 0
+        end = 2 * (ends + 32)
+        assert found.loss == {
+            "gathered parameters": end if zero == 3 else everything,
+            "whole gradients": whole,
+            "sent gradients": 0,
+        }
+        first, last = found.turns[0], found.turns[3]
         if zero == 3:
-            assert found.loss == {"gathered parameters": 2 * (ends + 32)}
-            assert found.layer["gathered parameters"] == 2 * 2 * of_layer  # and the one before
+            assert last.comes["gathered parameters"] == 3 * 2 * of_layer  # the buffer before, its own, what comes out
+            assert last.backward["gathered parameters"] == 2 * 2 * of_layer  # and the one before
+            assert first.backward["gathered parameters"] == 2 * of_layer  # the embedding is not asked for
+            assert last.sent["gathered parameters"] == 2 * of_layer
+            assert found.turns["end"].backward["gathered parameters"] == end + 2 * of_layer
             assert found.embedding["gathered parameters"] == 0
         else:
-            assert found.loss == {"gathered parameters": everything, **whole}
-            assert found.layer["gathered parameters"] == everything
-        assert found.layer["whole gradients"] == 2 * of_layer + whole.get("whole gradients", 0)
-        assert found.layer["sent gradients"] == 4 * of_layer
+            assert {one.backward["gathered parameters"] for one in found.turns.values()} == {everything}
+        down = 2 * 48 * 32
+        assert last.backward["whole gradients"] == down + whole
+        assert last.sent["whole gradients"] == 2 * of_layer + whole
+        if zero != 1:  # where they are added up, those that have been sent are gone
+            assert last.backward["sent gradients"] == 2 * end
+            assert first.backward["sent gradients"] == first.sent["sent gradients"] == 4 * of_layer
 
 
 def test_a_tied_matrix_stays_gathered() -> None:
     tied = decoder(tie_embeddings=True)
     found = gathered_of(tensors_of(tied, ParallelSpec(dp=2, zero=3), Rank()), 2, adapted=False, accumulates=False)
-    assert found.loss["gathered parameters"] == 2 * (64 * 32 + 32)
-    assert found.embedding["gathered parameters"] == 2 * 64 * 32
+    matrix = 2 * 64 * 32
+    assert found.loss["gathered parameters"] == matrix + 2 * 32
+    assert found.embedding["gathered parameters"] == matrix
+    assert found.turns[0].sent["whole gradients"] > matrix
+    alone = gathered_of(tensors_of(tied, ParallelSpec(), Rank()), 2, adapted=False, accumulates=False)
+    assert alone.others["whole gradients"] == matrix  # of the loss, until the embedding's comes
+    assert alone.embedding["whole gradients"] == 2 * matrix
 
 
 def test_ranks_that_share_a_sequence_keep_their_part_of_it() -> None:
@@ -135,7 +154,7 @@ def test_a_layers_activations_are_those_of_the_closed_form(tp: int, along: bool)
     assert kept[1] - kept[0] == tokens * (4 * elements + numbers)
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved_1f1b", "zbv_zero_bubble"])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"])
 def test_a_pipeline_keeps_what_its_schedule_has_under_way(name: str) -> None:
     layout = {"pp": {"ranks": 2, "schedule": name}}
     plan = planned(layout, accumulation=8)
@@ -150,9 +169,8 @@ def test_a_pipeline_keeps_what_its_schedule_has_under_way(name: str) -> None:
 def test_only_the_last_stage_has_a_loss() -> None:
     first, last = planned({"pp": 2}, accumulation=2).ranks
     assert component(first, "loss", "logits") == 0 < component(last, "loss", "logits")
-    assert (
-        component(first, "loss", "pipeline buffers") == (2 + 2) * 32 * 32 * 2
-    )  # gradients for both, and what went out
+    rooms = 2 + 2  # gradients for both, and what went out
+    assert component(first, "loss", "pipeline buffers") == rooms * 64 * 32 * 2  # a room is of 64 tokens
 
 
 def test_offload_moves_what_stays_to_the_host() -> None:
@@ -220,10 +238,12 @@ def test_comparisons_hold_two_answers() -> None:
     assert component(one.worst, "loss", "activations: norm") == component(two.worst, "loss", "activations: norm")
 
 
-def test_experts_that_are_spread_leave_activations_alone() -> None:
+def test_rows_that_travel_to_experts_are_put_in_order_twice_more() -> None:
     spec = with_moe()
     apart, spread = (planned({"dp": 4, "zero": 3, "ep": ep}, spec).worst for ep in (1, 4))
-    assert component(apart, "loss", "activations: moe") == component(spread, "loss", "activations: moe")
+    more = component(spread, "loss", "activations: moe") - component(apart, "loss", "activations: moe")
+    rows, ends = 32 * 2, (8 - 2) * 4
+    assert more == rows * 8 + rows * 32 * 2 - ends  # their order, and the results that go back
 
 
 def test_a_gpu_fuses_latent_attention() -> None:

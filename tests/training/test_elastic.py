@@ -145,4 +145,4 @@ def test_a_run_goes_on_with_any_number_of_ranks(recipe: Path, alone: Path, tmp_p
 
 def test_another_recipe_is_another_run(recipe: Path, alone: Path) -> None:
     with pytest.raises(UserError, match="has another recipe"):
-        resume(alone, recipe=load_recipe(recipe, ["micro_batch=4"]))
+        resume(alone, recipe=load_recipe(recipe, ["max_length=40"]))

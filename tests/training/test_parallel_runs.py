@@ -18,6 +18,7 @@ from intaglio.specs import validate
 from intaglio.training.loop import Loop, Step
 from intaglio.training.recipe import Recipe
 from intaglio.training.run import resume, train
+from out_of_memory import on_cuda, short
 from ranks import run_ranks
 from running import unmeasured
 from tiny_specs import MOE, block, decoder
@@ -114,8 +115,13 @@ def _run(recipe: Recipe, out: Path) -> tuple[list[str], Any]:
     return said, train(recipe, out, say=said.append, quiet=True)
 
 
+def _counted(said: list[str]) -> str:
+    """The line that says how much trains on how many rows."""
+    return next(line for line in said if " parameters" in line)
+
+
 def _together(folder: Path) -> dict[str, Any]:
-    """All runs, in fp64, and one that is stopped on the second rank alone and gone on with."""
+    """All runs, in fp64, one that is stopped on the second rank alone and gone on with, and one short of memory."""
     DTYPES["float32"] = torch.float64
     unmeasured(pytest.MonkeyPatch())
     found: dict[str, Any] = {name: _run(_recipe(folder, name), folder / "two" / name) for name in RUNS}
@@ -130,6 +136,9 @@ def _together(folder: Path) -> dict[str, Any]:
     found["stopped"] = _run(_recipe(folder, STOPPED), out)[1]
     Loop.step = step  # type: ignore[method-assign]
     found["resumed"] = resume(out, say=lambda line: None, quiet=True)
+    with short(after=2 * 2, fails=on_cuda), pytest.raises(UserError) as said:  # layers, micro-batches: a step is done
+        _run(_recipe(folder, "dpo, zero 3", save_every=1), folder / "two" / "short")
+    found["short"] = str(said.value)
     return found
 
 
@@ -156,7 +165,8 @@ def ran(folder: Path) -> list[dict[str, Any]]:
         patch.setenv("INTAGLIO_HOME", str(folder / "home"))
         for name in RUNS:
             readers = RUNS[name]["parallel"].get("dp", 1)
-            _run(_recipe(folder, name, parallel=None, accumulation=2 * readers), folder / "one" / name)
+            said, _ = _run(_recipe(folder, name, parallel=None, accumulation=2 * readers), folder / "one" / name)
+            (folder / "one" / name / "said").write_text(_counted(said), encoding="utf-8")
         return run_ranks(2, _together, folder, timeout=300)
 
 
@@ -196,9 +206,9 @@ def test_two_ranks_end_where_one_process_does(ran: list[dict[str, Any]], folder:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_first_rank_speaks_for_all(ran: list[dict[str, Any]], name: str) -> None:
+def test_the_first_rank_speaks_for_all(ran: list[dict[str, Any]], folder: Path, name: str) -> None:
     (said, first), (unsaid, second) = ran[0][name], ran[1][name]
-    assert said
+    assert _counted(said) == (folder / "one" / name / "said").read_text()  # of the whole model, and of all rows
     assert not unsaid
     assert (first.steps, first.loss, first.eval_loss) == (second.steps, second.loss, second.eval_loss)
 
@@ -208,6 +218,16 @@ def test_a_stop_of_one_rank_stops_all_and_loses_nothing(ran: list[dict[str, Any]
         assert (rank["stopped"].steps, rank["stopped"].stopped) == (2, signal.SIGTERM)
         assert (rank["resumed"].steps, rank["resumed"].stopped) == (3, None)
     _assert_close(_lines(folder / "two" / "stopped"), _lines(folder / "two" / STOPPED))
+
+
+def test_ranks_that_are_short_of_memory_name_themselves(ran: list[dict[str, Any]], folder: Path) -> None:
+    for number, rank in enumerate(ran):
+        said = rank["short"]
+        assert said.startswith(f"rank {number}: memory ran out after 1 step (2.50 GiB more were asked for); a step is ")
+        assert f"the last checkpoint is {folder / 'two' / 'short' / 'checkpoints' / 'step-00000001'}; go on" in said
+        assert "with: torchrun ... -m intaglio.cli.main train " in said
+        assert "checkpointing=1 gains " in said
+    assert (folder / "two" / "short" / "checkpoints" / "step-00000001" / "shards").is_dir()
 
 
 def test_a_layout_for_more_processes_than_there_are_is_refused(

@@ -12,7 +12,6 @@ from intaglio.models.heads import SequenceClassifier
 from intaglio.training.objectives.rl_specs import RewardSpec
 from intaglio.training.rewards import FunctionReward, Rewards, build_rewards
 from intaglio.training.rollout import Answer
-from intaglio.training.verifiers import arithmetic, last_number, matches
 from tiny_rollouts import asked, policy
 from toy_llms import toy_tokenizer
 
@@ -21,24 +20,6 @@ TOKENIZER = toy_tokenizer()
 
 def said(*texts: str) -> list[Answer]:
     return [Answer(TOKENIZER.encode(text), [], text, ended=True) for text in texts]
-
-
-def test_the_last_number_counts() -> None:
-    assert last_number("7 and 35 make 42.") == 42
-    assert last_number("it is 1,234.5") == 1234.5
-    assert last_number("-3") == -3
-    assert last_number("3/4 of it") == 0.75
-    assert last_number("none") is None
-    assert last_number("1/0") is None
-
-
-def test_arithmetic_is_right_or_wrong_or_has_nothing_to_say() -> None:
-    completions = ["so 6 * 7 = 42", "41", "no idea", "42"]
-    assert arithmetic(completions, ["42", 42, 42.0, None]) == [1.0, 0.0, 0.0, None]
-
-
-def test_a_pattern_is_of_the_whole_answer() -> None:
-    assert matches(r"<a>.*</a>")([" <a>1\n2</a>\n", "x <a>1</a>", ""]) == [1.0, 0.0, 0.0]
 
 
 def test_a_function_gets_what_it_takes() -> None:

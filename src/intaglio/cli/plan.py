@@ -57,6 +57,9 @@ def plan(
     ] = False,
     sequences: Annotated[int | None, typer.Option(min=1, help="--fit: of a step, on all devices.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="--fit: write the recipe's lines.")] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Take the step on PyTorch's engine, without memory, and print both numbers.")
+    ] = False,
     timeline: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the pipeline's as an SVG.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the stacked bar as a PNG.")] = None,
     as_json: options.Json = False,
@@ -78,9 +81,11 @@ def plan(
         model, job, adapter, rank, _known(given), chunk, _known(layout), _known(pipeline), gpus, device, device_file,
         price, concurrency,
     )  # fmt: skip
-    _require_use(request.concurrency, job, fit, {"--sequences": sequences, "--out": out}, {"--timeline": timeline})
-    if fit and plot is not None:
-        raise UserError("draws one layout's memory", where="--plot", mend="plan the layout that --fit finds")
+    of_training: dict[str, object] = {"--timeline": timeline, "--trace": trace or None}
+    _require_use(request.concurrency, job, fit, {"--sequences": sequences, "--out": out}, of_training)
+    if fit and (plot is not None or trace):
+        what, where = ("draws", "--plot") if plot is not None else ("traces", "--trace")
+        raise UserError(f"{what} one layout's memory", where=where, mend="plan the layout that --fit finds")
     if fit:
         _fit(request, sequences, out, timeline, as_json)
         return
@@ -91,10 +96,22 @@ def plan(
         from intaglio.cli.plan_fit import draw_pipeline
 
         draw_pipeline(found.report, timeline)
+    beside = _traced(found) if trace else None
     if as_json:
-        typer.echo(json.dumps(plan_report.plain(found), indent=2, ensure_ascii=False))
-    else:
-        plan_report.show(found)
+        more = {} if beside is None else {"trace": beside.plain()}
+        typer.echo(json.dumps({**plan_report.plain(found), **more}, indent=2, ensure_ascii=False))
+        return
+    plan_report.show(found)
+    if beside is not None:
+        from intaglio.cli.plan_trace import show_trace
+
+        show_trace(beside)
+
+
+def _traced(found: Any) -> Any:
+    from intaglio.cli.plan_trace import traced
+
+    return traced(found.report.plan)
 
 
 def _fit(request: Any, sequences: int | None, out: Path | None, timeline: Path | None, as_json: bool) -> None:

@@ -31,13 +31,12 @@ from intaglio.parallel.pieces import kept
 from intaglio.parallel.vocabulary import WHOLE, CutTokens
 from intaglio.parts.context import AttentionContext, Causal, Packed, Padded, Scores, attend, visible
 from intaglio.parts.moe import Router
+from intaglio.planning.kept_attention import QUERY_BLOCK
+from intaglio.planning.layouts import require_possible
 from intaglio.planning.shards import chunk
-from intaglio.specs import DecoderSpec, LatentAttentionSpec
 from intaglio.specs.parallel import ParallelSpec
 
-__all__ = ["GatheredKeys", "Ulysses", "parallelize", "require_heads", "tokens_here"]
-
-_QUERIES = 1024  # that have a mask at once
+__all__ = ["GatheredKeys", "Ulysses", "parallelize", "tokens_here"]
 
 
 def parallelize(model: Decoder, mesh: DeviceMesh, spec: ParallelSpec) -> None:
@@ -49,11 +48,11 @@ def parallelize(model: Decoder, mesh: DeviceMesh, spec: ParallelSpec) -> None:
         spec: of which `cp` and `cp_method` count.
 
     Raises:
-        UserError: see `require_heads`.
+        UserError: see `require_possible`.
     """
     if spec.cp == 1:
         return
-    require_heads(model.spec, spec)
+    require_possible(model.spec, spec)
     cutter = _Cutter(mesh["cp"].get_group(), Ulysses if spec.cp_method == "ulysses" else GatheredKeys)
     model.embed_tokens.register_forward_pre_hook(kept(cutter.ids), prepend=True)
     if model.positions is not None:
@@ -67,27 +66,6 @@ def parallelize(model: Decoder, mesh: DeviceMesh, spec: ParallelSpec) -> None:
     vocabulary = copy.copy(getattr(model.lm_head, "vocabulary", WHOLE))
     vocabulary.tokens = CutTokens(cutter.group)
     vars(model.lm_head)["vocabulary"] = vocabulary
-
-
-def require_heads(spec: DecoderSpec, layout: ParallelSpec) -> None:
-    """Refuses heads that Ulysses cannot share out.
-
-    Raises:
-        UserError: names what does not divide.
-    """
-    if layout.cp_method != "ulysses":
-        return
-    for block in spec.blocks:
-        heads = block.attention.num_heads
-        if not isinstance(block.attention, LatentAttentionSpec):
-            heads = block.attention.kv_heads
-        if heads % (layout.cp * layout.tp):
-            of = f"cp {layout.cp}" + (f" x tp {layout.tp}" if layout.tp > 1 else "")
-            raise UserError(
-                f"{of} does not divide the model's key/value heads ({heads}), which ulysses exchanges",
-                where="parallel",
-                mend="take cp_method: all_gather, or another cp",
-            )
 
 
 def tokens_here(tokens: int, mesh: DeviceMesh, spec: ParallelSpec) -> int:
@@ -160,8 +138,8 @@ class GatheredKeys(_Context):
         for length in self.inner.documents:
             start, stop = max(first, self.start), min(first + length, self.start + self.own)
             outs += [
-                self._block(query, keys, values, scores, first, slice(place, min(place + _QUERIES, stop)))
-                for place in range(start, stop, _QUERIES)
+                self._block(query, keys, values, scores, first, slice(place, min(place + QUERY_BLOCK, stop)))
+                for place in range(start, stop, QUERY_BLOCK)
             ]
             first += length
         if not outs:  # a piece without a token, whose rank answers in the backward all the same

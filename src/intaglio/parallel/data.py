@@ -61,9 +61,6 @@ def lay_out(
     Raises:
         UserError: the model cannot be cut so; see `shard`, `tensor`, `experts` and `context`.
     """
-    if spec.ep > 1 and spec.hsdp > 1:
-        what = "ep spreads experts over ranks of dp, and hsdp keeps copies of all of them apart"
-        raise UserError(what, where="parallel", mend="leave hsdp out")
     if spec.tp * spec.ep * spec.cp > 1:
         decoders = [decoder for decoder, _ in _decoders(model)]
         _prepare(model, spec)

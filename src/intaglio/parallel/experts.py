@@ -21,32 +21,16 @@ from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.parallel.pieces import kept, place, read_pieces
 from intaglio.parts.moe import MixtureOfExperts
-from intaglio.specs import DecoderSpec, MoESpec
+from intaglio.planning.layouts import require_possible
 from intaglio.specs.parallel import ParallelSpec
 
-__all__ = ["COPIES", "EXPERTS", "expert_mesh", "of_experts", "parallelize", "require_experts", "spread_experts"]
+__all__ = ["COPIES", "EXPERTS", "expert_mesh", "of_experts", "parallelize", "spread_experts"]
 
 EXPERTS = "ep"
 """Name of the dimension along which experts are spread."""
 
 COPIES = "expert_copies"
 """Name of the dimension whose ranks have the same experts: over it their gradients are summed."""
-
-
-def require_experts(spec: DecoderSpec, ep: int) -> None:
-    """Refuses a model whose experts cannot be spread over `ep` ranks.
-
-    Raises:
-        UserError: it has none, or their number does not divide.
-    """
-    counts = [block.feed_forward.num_experts for block in spec.blocks if isinstance(block.feed_forward, MoESpec)]
-    if not counts:
-        raise UserError(f"ep {ep} spreads experts, and the model has none", where="parallel.ep", mend="leave ep out")
-    for count in counts:
-        if count % ep:
-            raise UserError(
-                f"ep {ep} does not divide the model's {count} experts", where="parallel.ep", mend="take an ep that does"
-            )
 
 
 def expert_mesh(mesh: DeviceMesh, spec: ParallelSpec) -> DeviceMesh:
@@ -74,11 +58,11 @@ def parallelize(model: Decoder, mesh: DeviceMesh, spec: ParallelSpec) -> None:
         spec: of which `ep` and `tp` count.
 
     Raises:
-        UserError: see `require_experts`; or experts are in 4 bits.
+        UserError: see `require_possible`; or experts are in 4 bits.
     """
     if spec.ep == 1:
         return
-    require_experts(model.spec, spec.ep)
+    require_possible(model.spec, spec)
     over = mesh[EXPERTS, "tp"] if spec.tp > 1 else mesh[EXPERTS]
     for module in model.modules():
         if isinstance(module, MixtureOfExperts):

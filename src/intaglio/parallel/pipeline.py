@@ -27,7 +27,7 @@ from intaglio.parallel.station import MicroBatch, Station, Work
 from intaglio.parallel.tied import TiedCopies
 from intaglio.planning.schedules import schedule
 from intaglio.planning.shards import chunk
-from intaglio.planning.stages import own_stages
+from intaglio.planning.stages import ROOM_GRAIN, own_stages
 from intaglio.specs.parallel import ParallelSpec, PipelineSpec, Schedule
 
 __all__ = ["Pipeline", "engine", "pipeline_of"]
@@ -41,7 +41,6 @@ _NAMES: Final[Mapping[Schedule, str]] = {
     "zbv_zero_bubble": "ZBVZeroBubble",
     "dual_pipe_v": "DualPipeV",
 }
-_GRAIN = 64  # tokens: rooms are multiples, so that few longer micro-batches want a new one
 
 
 class Pipeline:
@@ -124,9 +123,13 @@ class Pipeline:
         Raises:
             UserError: the schedule cannot be run with so many micro-batches.
         """
+        self.run(batches, work)
+        return self._told(len(batches))
+
+    def run(self, batches: Sequence[MicroBatch], work: Work) -> None:
+        """The same, without asking other ranks what they were told."""
         numbers = self._begin(batches, work)
         self._engine(len(batches)).step(*self._sent(numbers), target=numbers, return_outputs=False, number=numbers)
-        return self._told(len(batches))
 
     @torch.no_grad()
     def evaluate(self, batches: Sequence[MicroBatch], work: Work) -> list[list[Any]]:
@@ -151,7 +154,7 @@ class Pipeline:
         """The engine's buffers are made anew where a micro-batch has more tokens than any before."""
         if tokens > self.stations[0].room:
             for station in self.stations:
-                station.room = -(-tokens // _GRAIN) * _GRAIN
+                station.room = -(-tokens // ROOM_GRAIN) * ROOM_GRAIN
             self._engines = {}
 
     def _sent(self, numbers: Tensor) -> tuple[Tensor, ...]:

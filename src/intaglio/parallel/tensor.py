@@ -30,11 +30,10 @@ from intaglio.parallel.vocabulary import Gathered, SharedRows, Spread
 from intaglio.parts.block import Block, Residual
 from intaglio.parts.latent_attention import LatentAttention
 from intaglio.parts.moe import MixtureOfExperts
-from intaglio.planning.layouts import features_of, heads_of
-from intaglio.specs import DecoderSpec
+from intaglio.planning.layouts import require_cut_adapter, require_possible
 from intaglio.specs.parallel import ParallelSpec
 
-__all__ = ["parallelize", "require_cuttable", "require_divisible"]
+__all__ = ["parallelize", "require_cuttable"]
 
 _ATTENTION = Plan(("q_proj", "k_proj", "v_proj"), ("o_proj",))
 _LATENT = Plan(("q_proj", "q_b_proj", "kv_b_proj"), ("o_proj",))
@@ -54,11 +53,11 @@ def parallelize(model: Decoder, mesh: DeviceMesh, spec: ParallelSpec) -> None:
         spec: of which `tp`, `sequence_parallel` and `loss_parallel` count.
 
     Raises:
-        UserError: the model cannot be cut into so many pieces; says what does not divide.
+        UserError: the model cannot be cut into so many pieces; see `require_possible` and `require_cuttable`.
     """
     if spec.tp == 1:
         return
-    require_divisible(model.spec, spec.tp)
+    require_possible(model.spec, spec)
     require_cuttable(model)
     tp = mesh["tp"]
     stream: Stream = AlongSequence(tp.get_group()) if spec.sequence_parallel else Alike(tp.get_group())
@@ -72,22 +71,6 @@ def parallelize(model: Decoder, mesh: DeviceMesh, spec: ParallelSpec) -> None:
         _head(model, tp, stream, spec.loss_parallel)
 
 
-def require_divisible(spec: DecoderSpec, tp: int) -> None:
-    """Refuses a model that cannot be cut into `tp` pieces.
-
-    Raises:
-        UserError: names the first thing that does not divide.
-    """
-    cut = (one for block in spec.blocks for one in (*heads_of(block), *features_of(block)))
-    for what, size in cut:
-        if size % tp:
-            raise UserError(
-                f"tp {tp} does not divide the model's {what} ({size})", where="parallel", mend="take a tp that does"
-            )
-    if -(-spec.vocab_size // tp) * (tp - 1) >= spec.vocab_size:
-        raise UserError(f"tp {tp} leaves a rank without a row of the {spec.vocab_size} of the vocabulary")
-
-
 def require_cuttable(model: Decoder) -> None:
     """Refuses weights and adapters that only make sense whole.
 
@@ -95,16 +78,15 @@ def require_cuttable(model: Decoder) -> None:
         UserError: names the first.
     """
     for name, module in model.named_modules():
-        row = any(step in ("o_proj", "down_proj") for step in name.split("."))
         if hasattr(module, "quantized"):
             raise UserError(
-                "4-bit weights lie in blocks that tp would cut through", mend="take dp with zero 3 for QLoRA"
+                "4-bit weights lie in blocks that tp would cut through",
+                where="tp",
+                mend="take dp with zero 3 for QLoRA",
             )
-        if row and getattr(module, "lora_magnitude_vector", None) is not None:
-            raise UserError(f"DoRA needs whole columns, which no rank of tp has of {name}", mend="take LoRA, or no tp")
-    for name in ("embed_tokens", "lm_head"):
-        if hasattr(getattr(model, name), "adapters"):
-            raise UserError(f"an adapter on {name} cannot be cut over a vocabulary", mend="leave it out, or take no tp")
+        dora = getattr(module, "lora_magnitude_vector", None) is not None
+        if dora or hasattr(module, "adapters"):
+            require_cut_adapter(name, dora=dora)
 
 
 def _embeddings(model: Decoder, tp: DeviceMesh, stream: Stream) -> None:

@@ -163,15 +163,16 @@ class Packed(Causal):
 
     def _attend_one(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         length = query.shape[2]
-        bounded = scores.window is not None and scores.window < length
-        mask = self._window_mask(length, scores.window) if bounded else None
+        window = scores.window
+        mask = self._window_mask(length, window) if window is not None and window < length else None
         if mask is None and scores.softcap is None and suits(query, key, value):
             return short_causal_attention(query, key, value, scores.scale)
         return attend(query, key, value, scores, mask, causal=mask is None)
 
-    def _window_mask(self, length: int, window: int | None) -> Tensor:
-        place = torch.arange(length, device=self._positions.device)[None]
-        return visible(place, place, window)
+    def _window_mask(self, length: int, window: int) -> Tensor:
+        """`visible` of places from 0 on, without distances of 8 bytes that long documents have no room for."""
+        seen = torch.ones((length, length), dtype=torch.bool, device=self._positions.device)
+        return seen.tril_().triu_(1 - window)[None, None]
 
 
 class Whole(Causal):

@@ -107,7 +107,8 @@ class NF4Weight:
 
 def _scaled(values: Tensor, scales: Tensor, blocksize: int) -> Tensor:
     """Each block of (n,) times its scale (blocks,), in place where the last block is whole."""
-    blocks = F.pad(values, (0, -len(values) % blocksize)).view(-1, blocksize)
+    short = -len(values) % blocksize
+    blocks = (F.pad(values, (0, short)) if short else values).view(-1, blocksize)  # to pad by nothing is to copy
     return blocks.mul_(scales[:, None]).view(-1)[: len(values)]
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from intaglio.native import gradients
-from intaglio.planning.activations import SHORT_DOCUMENT
+from intaglio.planning.kept_attention import SHORT_DOCUMENT
 
 __all__ = ["documents_attention", "fit_together", "fits", "short_causal_attention", "suit_together", "suits"]
 

@@ -24,7 +24,7 @@ class Change:
 
     Attributes:
         what: in words.
-        settings: the same as the recipe's keys.
+        settings: the same as fields of the job, and of the layout behind `parallel.`; see `recipes.keys_of`.
         peak_bytes: then.
         gain: bytes less than before, on the rank that needs most.
         alike: whether the same is learned, in the same steps.
@@ -47,7 +47,7 @@ _Changed = tuple[str, dict[str, Any], JobSpec, ParallelSpec, bool]
 def changes(plan: JobPlan, *, cpu: bool = False) -> list[Change]:
     """What makes the peak smaller: first what leaves the training as it is, of these the greatest gain first."""
     found = []
-    for what, settings, job, layout, alike in _candidates(plan.job, plan.layout):
+    for what, settings, job, layout, alike in _candidates(plan.job, plan.layout, cpu):
         try:
             peak = plan_job(plan.spec, job, layout, cpu=cpu).peak_bytes
         except UserError:  # the model cannot be laid out so
@@ -57,10 +57,10 @@ def changes(plan: JobPlan, *, cpu: bool = False) -> list[Change]:
     return sorted(found, key=lambda change: (not change.alike, -change.gain))
 
 
-def _candidates(job: JobSpec, layout: ParallelSpec) -> Iterator[_Changed]:
+def _candidates(job: JobSpec, layout: ParallelSpec, cpu: bool) -> Iterator[_Changed]:
     for what, settings, alike in _of_job(job):
         yield what, _plain(settings), job.updated(**settings), layout, alike
-    for what, settings in _of_layout(layout):
+    for what, settings in _of_layout(layout, cpu):
         changed = _valid(layout, settings)
         if changed is None:
             continue
@@ -103,8 +103,8 @@ def _of_job(job: JobSpec) -> Iterator[tuple[str, dict[str, Any], bool]]:
         yield "sequences half as long", {"sequence": job.sequence // 2}, False
 
 
-def _of_layout(layout: ParallelSpec) -> Iterator[tuple[str, dict[str, Any]]]:
-    """With as many ranks, but for the last two."""
+def _of_layout(layout: ParallelSpec, cpu: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """With as many ranks, but for the last one; beside a CPU there is no other memory to move anything to."""
     if layout.zero < 3 and layout.dp > 1:
         yield f"share out more: zero {layout.zero + 1}", {"zero": layout.zero + 1}
     if layout.zero < 2 and layout.dp > 1:
@@ -115,7 +115,7 @@ def _of_layout(layout: ParallelSpec) -> Iterator[tuple[str, dict[str, Any]]]:
         smaller = {"dp": layout.dp // 2, "hsdp": 1}
         yield "twice as many ranks share each matrix, half as many read other data", {**smaller, "tp": 2 * layout.tp}
         yield "twice as many ranks share each sequence, half as many read other data", {**smaller, "cp": 2 * layout.cp}
-    if layout.zero >= 2 and not layout.offload:
+    if layout.zero >= 2 and not layout.offload and not cpu:
         yield "shards in the host's memory", {"offload": True}
     if layout.dp > 1 or layout.zero:
         yield "twice as many ranks", {"dp": 2 * layout.dp}

@@ -153,5 +153,5 @@ def _why_kept(spec: DecoderSpec, again: str) -> str:
     gated = any(getattr(block.feed_forward, "gated", False) for block in spec.blocks)
     return (
         "fused attention keeps no scores, there is no dropout, and keys and values have their own number of heads"
-        + ("; a gated feed-forward keeps three features of its own width in place of 8 h" if gated else "")
+        + ("; a gated feed-forward keeps four features of its own width in place of 8 h" if gated else "")
     )

@@ -14,6 +14,7 @@ from intaglio.errors import UserError
 from intaglio.planning.devices import Device
 from intaglio.planning.jobs import Checkpointing, JobSpec
 from intaglio.planning.layouts import require_possible
+from intaglio.planning.refusals import of_job, require_shareable
 from intaglio.planning.schedules import require_micro_batches
 from intaglio.planning.speeds import Execution
 from intaglio.planning.step_time import StepTime, Timer
@@ -216,6 +217,7 @@ def _possible(spec: DecoderSpec, job: JobSpec, layout: ParallelSpec) -> bool:
         return False
     try:
         require_possible(spec, layout, job.sequence)
+        require_shareable(of_job(job), layout)
     except UserError:
         return False
     return True

@@ -6,9 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from intaglio.errors import UserError
+from intaglio.planning.adapters import ranks_of, trained_shapes
 from intaglio.planning.jobs import JobSpec
-from intaglio.planning.layouts import require_possible
+from intaglio.planning.layouts import require_cut_adapter, require_possible
 from intaglio.planning.rank_plan import RankPlan, plan_rank
+from intaglio.planning.refusals import of_job, require_shareable
 from intaglio.planning.shards import Rank
 from intaglio.specs import DecoderSpec
 from intaglio.specs.parallel import ParallelSpec
@@ -63,17 +65,23 @@ def plan_job(
     *,
     cpu: bool = False,
     ranks: Mapping[str, int] | None = None,
+    native: bool = True,
 ) -> JobPlan:
     """What a job needs under a layout; arguments as of `plan_rank`.
 
     Raises:
         UserError: the model cannot be laid out so, what it trains in cannot be shared out so, or see `plan_rank`.
     """
+    require_shareable(of_job(job), layout)
     require_possible(spec, layout, job.sequence)
-    _require_bits(job, layout)
-    _require_whole_steps(job, layout)
+    if job.adapter is not None and layout.tp > 1:
+        beside = ranks_of(spec, job.adapter) if ranks is None else ranks
+        for name in trained_shapes(spec, job.adapter, beside):
+            require_cut_adapter(name.rpartition(".")[0], dora=job.adapter.use_dora)
     places = [Rank(pp=pp) for pp in range(layout.pp.ranks)]
-    return JobPlan(spec, job, layout, tuple(plan_rank(spec, job, layout, at, cpu=cpu, ranks=ranks) for at in places))
+    return JobPlan(
+        spec, job, layout, tuple(plan_rank(spec, job, layout, at, cpu=cpu, ranks=ranks, native=native) for at in places)
+    )
 
 
 def require_room(spec: DecoderSpec, job: JobSpec) -> None:
@@ -85,17 +93,3 @@ def require_room(spec: DecoderSpec, job: JobSpec) -> None:
     if job.sequence > spec.context_limit:
         what = f"sequences of {job.sequence} tokens, where the model takes {spec.context_limit}"
         raise UserError(what, where="sequence", mend="shorten them")
-
-
-def _require_bits(job: JobSpec, layout: ParallelSpec) -> None:
-    if job.quantization is not None and layout.tp * layout.ep > 1:
-        by = "tp" if layout.tp > 1 else "ep"
-        raise UserError(
-            f"4-bit weights lie in blocks that {by} would cut through", where=by, mend="take dp with zero 3 for QLoRA"
-        )
-
-
-def _require_whole_steps(job: JobSpec, layout: ParallelSpec) -> None:
-    if layout.zero and job.optimizer != "adamw":
-        what = f"{job.optimizer} steps whole matrices, and zero {layout.zero} has shards"
-        raise UserError(what, where="optimizer", mend="take adamw, or zero 0")

@@ -47,6 +47,9 @@ class JobSpec(Spec):
         reward_models: models of the policy's size that judge answers.
         mini_batches: optimizer steps that a rollout is cut into.
         at_once: answers that are drawn together at most.
+        ptx: rows of plain text that PPO learns beside each micro-batch; what they take is not counted.
+        compile: torch.compile, whose memory is not counted apart.
+        neftune: see `Recipe`.
     """
 
     job: Job = "sft"
@@ -67,6 +70,9 @@ class JobSpec(Spec):
     reward_models: int = Field(1, ge=0)
     mini_batches: int = Field(1, gt=0)
     at_once: int = Field(256, gt=0)
+    ptx: Annotated[int, Field(gt=0)] | None = None
+    compile: bool = False
+    neftune: float = Field(0.0, ge=0)
 
     @model_validator(mode="after")
     def _meant(self) -> "JobSpec":

@@ -1,6 +1,7 @@
 """Whether a model can be laid out so, and what of it one rank computes. No torch."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 from intaglio.errors import UserError
@@ -10,7 +11,7 @@ from intaglio.specs import AttentionSpec, BlockSpec, DecoderSpec, FeedForwardSpe
 from intaglio.specs.attention import LatentAttentionSpec
 from intaglio.specs.parallel import ParallelSpec
 
-__all__ = ["features_of", "heads_of", "local_spec", "require_possible"]
+__all__ = ["features_of", "heads_of", "local_spec", "require_cut_adapter", "require_possible"]
 
 
 def require_possible(spec: DecoderSpec, layout: ParallelSpec, sequence: int | None = None) -> None:
@@ -25,26 +26,72 @@ def require_possible(spec: DecoderSpec, layout: ParallelSpec, sequence: int | No
         UserError: names the first thing that does not divide.
     """
     stages_of(spec, layout.pp.stages)
-    for what, size, by, ranks in _shares(spec, layout):
-        if size % ranks:
-            raise UserError(f"{by} {ranks} does not divide the model's {what} ({size})", where=by, mend="take another")
+    for share in _shares(spec, layout):
+        share.require()
     if layout.ep > 1 and not any(isinstance(block.feed_forward, MoESpec) for block in spec.blocks):
         raise UserError("the model has no experts to spread", where="ep", mend="leave ep out")
-    if layout.ep > 1 and layout.hsdp > 1:
-        raise UserError("experts are spread over all of dp, which hsdp cuts", where="ep", mend="leave hsdp or ep out")
+    if chunk(spec.vocab_size, layout.tp, layout.tp - 1) == 0:
+        what = f"tp {layout.tp} leaves a rank without a row of the {spec.vocab_size} of the vocabulary"
+        raise UserError(what, where="tp", mend="take fewer ranks")
     if sequence is not None and sequence < layout.cp:
         raise UserError(f"{layout.cp} ranks share {sequence} tokens of a sequence", where="cp", mend="take fewer")
 
 
-def _shares(spec: DecoderSpec, layout: ParallelSpec) -> Iterator[tuple[str, int, str, int]]:
-    """What must divide: what it is, how much, by which part of the layout, among how many."""
-    heads = layout.tp * (layout.cp if layout.cp_method == "ulysses" else 1)
-    by = "tp" if heads == layout.tp else "tp x cp"
+def require_cut_adapter(path: str, *, dora: bool) -> None:
+    """Refuses an adapter that makes sense only beside a whole matrix.
+
+    Args:
+        path: of the module that has it.
+        dora: whether the rows of the sum have trained lengths.
+
+    Raises:
+        UserError: tp would cut through it.
+    """
+    steps = path.split(".")
+    if dora and ("o_proj" in steps or "down_proj" in steps):
+        what = f"DoRA needs whole columns, which no rank of tp has of {path}"
+        raise UserError(what, where="tp", mend="take LoRA, or no tp")
+    if steps[0] in ("embed_tokens", "lm_head"):
+        what = f"an adapter on {steps[0]} cannot be cut over a vocabulary"
+        raise UserError(what, where="tp", mend="leave it out, or take no tp")
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Something of a model that ranks share out whole, piece by piece.
+
+    Attributes:
+        what: it is.
+        size: how much.
+        by: the part of the layout, in words.
+        ranks: of it.
+        where, mend: see `UserError`.
+    """
+
+    what: str
+    size: int
+    by: str
+    ranks: int
+    where: str
+    mend: str = "take another"
+
+    def require(self) -> None:
+        if self.size % self.ranks:
+            what = f"{self.by} does not divide the model's {self.what} ({self.size})"
+            raise UserError(what, where=self.where, mend=self.mend)
+
+
+def _shares(spec: DecoderSpec, layout: ParallelSpec) -> Iterator[_Share]:
+    tp, cp = f"tp {layout.tp}", f"cp {layout.cp}" + (f" x tp {layout.tp}" if layout.tp > 1 else "")
+    exchanged = layout.cp * layout.tp if layout.cp_method == "ulysses" else 1
     for block in dict.fromkeys(spec.blocks):
-        yield from ((*heads_here, by, heads) for heads_here in heads_of(block))
+        for what, size in (*heads_of(block), *features_of(block)):
+            yield _Share(what, size, tp, layout.tp, "tp")
+        for what, size in heads_of(block):
+            mend = "take cp_method: all_gather, or another cp"
+            yield _Share(what, size, cp, exchanged, "cp", mend)
         if isinstance(block.feed_forward, MoESpec):
-            yield "experts", block.feed_forward.num_experts, "ep", layout.ep
-        yield from ((*features, "tp", layout.tp) for features in features_of(block))
+            yield _Share("experts", block.feed_forward.num_experts, f"ep {layout.ep}", layout.ep, "ep")
 
 
 def heads_of(block: BlockSpec) -> Iterator[tuple[str, int]]:

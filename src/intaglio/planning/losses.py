@@ -54,15 +54,16 @@ def language_model_loss(
     """
     if chunk is None:
         return _plain(spec, tokens, itemsize, layout)
-    rows, rank_rows = tokens * spec.hidden_size, piece(spec.vocab_size, layout.tp, 0)
-    matrix = rank_rows * spec.hidden_size if trained else 0
-    count = min(chunk, tokens)
-    logits = count * rank_rows
+    own = piece(tokens, layout.cp, 0)
+    rows, own_rows = tokens * spec.hidden_size, own * spec.hidden_size
+    matrix = piece(spec.vocab_size, layout.tp, 0) * spec.hidden_size if trained else 0
+    count = min(chunk, own)
+    logits = count * _seen(spec, layout)
     softmax = logits * itemsize + _block(spec, count, layout) * _block_bytes(spec, itemsize)
     forward = 2 * rows * itemsize + max(softmax, (logits + matrix) * itemsize)
     rounded = 0 if itemsize == FLOAT else matrix * itemsize
-    backward = rows * itemsize + matrix * FLOAT + rounded
-    return LossBytes(rows * itemsize + matrix * FLOAT + tokens * INT64, max(forward, backward))
+    backward = own_rows * itemsize + matrix * FLOAT + rounded
+    return LossBytes(own_rows * itemsize + matrix * FLOAT + tokens * INT64, max(forward, backward))
 
 
 def log_prob_loss(
@@ -76,17 +77,20 @@ def log_prob_loss(
 ) -> LossBytes:
     """The log-probability of each target (`training.objectives.token_logprobs`): arguments as above.
 
-    The hidden states are kept and the logits made again in the backward; or, where the output matrix is frozen, their
-    gradient is kept. In the backward the matrix's gradient stands in fp32, with a chunk's part of it beside.
+    Targets and their places are kept. The hidden states are kept too, and the logits made again in the backward; or,
+    where the output matrix is frozen, their gradient is. In the backward the matrix's gradient stands in fp32, with a
+    chunk's part of it beside.
     """
-    rows, rank_rows = tokens * spec.hidden_size, piece(spec.vocab_size, layout.tp, 0)
-    count = min(chunk, tokens)
-    logits = count * rank_rows * itemsize
+    own = piece(tokens, layout.cp, 0)
+    own_rows = own * spec.hidden_size
+    count = min(chunk, own)
+    logits = count * _seen(spec, layout) * itemsize
     softmax = logits + _block(spec, count, layout) * max(_block_bytes(spec, itemsize), FLOAT)
-    forward = softmax if trained else softmax + rows * itemsize
-    matrix = rank_rows * spec.hidden_size if trained else 0
-    backward = rows * itemsize + matrix * FLOAT + max(softmax, matrix * itemsize + logits if trained else 0)
-    return LossBytes(rows * itemsize + tokens * (INT64 + FLOAT), max(forward, backward))
+    forward = softmax if trained else softmax + own_rows * itemsize
+    matrix = piece(spec.vocab_size, layout.tp, 0) * spec.hidden_size if trained else 0
+    backward = own_rows * itemsize + matrix * FLOAT + max(softmax, matrix * itemsize + logits if trained else 0)
+    rows = tokens * spec.hidden_size if trained else own_rows  # this rank's are a view of all
+    return LossBytes(rows * itemsize + tokens * 2 * INT64, max(forward, backward))
 
 
 def score_loss() -> LossBytes:
@@ -94,10 +98,15 @@ def score_loss() -> LossBytes:
     return LossBytes(0, 0)
 
 
+def _seen(spec: DecoderSpec, layout: ParallelSpec) -> int:
+    """Logits of a token that the softmax takes on this rank: of its rows of the matrix, or of all, collected."""
+    return piece(spec.vocab_size, layout.tp, 0) if layout.loss_parallel else spec.vocab_size
+
+
 def _block(spec: DecoderSpec, count: int, layout: ParallelSpec) -> int:
     """Logits whose softmax is made at a time: of a chunk at once where ranks ask each other."""
-    if layout.tp > 1:
-        return count * (piece(spec.vocab_size, layout.tp, 0) if layout.loss_parallel else spec.vocab_size)
+    if layout.tp > 1 and layout.loss_parallel:
+        return count * _seen(spec, layout)
     return min(max(LOSS_BLOCK // spec.vocab_size, 1), count) * spec.vocab_size
 
 
@@ -111,7 +120,10 @@ def _block_bytes(spec: DecoderSpec, itemsize: int) -> int:
 
 def _plain(spec: DecoderSpec, tokens: int, itemsize: int, layout: ParallelSpec) -> LossBytes:
     """Whole: hidden states, log-probabilities (T, V; fp32), targets and their number; for a moment two gradients
-    as large as the log-probabilities."""
-    seen = piece(spec.vocab_size, layout.tp, 0) if layout.loss_parallel else spec.vocab_size
-    whole = tokens * seen * FLOAT
-    return LossBytes(tokens * spec.hidden_size * itemsize + whole + tokens * INT64 + FLOAT, 2 * whole)
+    as large as the log-probabilities, or three where the vocabulary is shared out (PyTorch's `loss_parallel` has its
+    targets, the probabilities and their sum as well). Ranks that share a sequence make the loss of their own tokens.
+    """
+    tokens, shared = piece(tokens, layout.cp, 0), layout.tp > 1 and layout.loss_parallel
+    whole = tokens * _seen(spec, layout) * FLOAT
+    kept = tokens * spec.hidden_size * itemsize + whole + tokens * INT64 + FLOAT
+    return LossBytes(kept, (3 if shared else 2) * whole)

@@ -5,9 +5,10 @@ step to step is `states`' to say, what a forward keeps `activations`', what shar
 step has moments, and the peak is the largest of them:
 
     rollout      answers are drawn: keys and values, a step's logits; with shards the whole model (`parallel.whole`)
+    forward      a layer's parameters come, or are made of few bits (see `turns`)
     loss         all that the forward has kept, the logits of a chunk and the loss
     backward     the same without loss, with one layer at work: what it makes again, gradients on their way
-    embedding    the last gradient; nothing of the forward is left
+    embedding    the last gradient, of a tied matrix both; nothing of the forward is left
     optimizer    gradients are summed over ranks (zero 0) and weights stepped
 
 A pipeline keeps as much as its schedule has micro-batches under way on a rank, and the engine's buffers: what comes in
@@ -19,7 +20,7 @@ What no arithmetic knows (the allocator's rounding, a device's context, the libr
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -32,17 +33,19 @@ from intaglio.planning.gathering import Gathered, gathered_of
 from intaglio.planning.jobs import JobSpec
 from intaglio.planning.layouts import local_spec
 from intaglio.planning.losses import LossBytes, language_model_loss, log_prob_loss, score_loss
-from intaglio.planning.schedules import most_live, schedule
+from intaglio.planning.schedules import Action, Held, most_held, schedule
 from intaglio.planning.shards import Rank, chunk
-from intaglio.planning.stages import Stage, own_stages, stages_of, whole_model
+from intaglio.planning.stages import ROOM_GRAIN, Stage, own_stages, stages_of, whole_model
 from intaglio.planning.states import States, Tensors, frozen_bytes, states_of, tensors_of, trains_output
 from intaglio.planning.tape import FLOAT, Shared
+from intaglio.planning.turns import Standing, backwards, forwards
 from intaglio.specs import DecoderSpec, dtype_bytes
 from intaglio.specs.parallel import ParallelSpec
 
 __all__ = ["Moment", "RankPlan", "plan_rank"]
 
 Parts = dict[str, int]
+_Times = Callable[[Activations, list[Gathered], int], Iterator[Standing]]
 
 BUCKET = 1 << 25
 """Bytes of gradients that are summed in one collective at zero 0, or one larger tensor (`parallel.data`)."""
@@ -132,6 +135,7 @@ def plan_rank(
     *,
     cpu: bool = False,
     ranks: Mapping[str, int] | None = None,
+    native: bool = True,
 ) -> RankPlan:
     """What a rank needs for a job.
 
@@ -142,11 +146,12 @@ def plan_rank(
         rank: which of them.
         cpu: whether attention is computed as on a CPU, which has no fused kernel for some.
         ranks: of the adapter, by the path of each matrix; None goes by the names that the parts have here.
+        native: whether a CPU has our own operators (`intaglio.native`).
 
     Raises:
         UserError: an adapter's target that the model has not; a schedule that so few micro-batches do not fill.
     """
-    return _Planner(spec, job, layout, rank, cpu, ranks).plan()
+    return _Planner(spec, job, layout, rank, cpu, ranks, native).plan()
 
 
 class _Planner:
@@ -158,8 +163,10 @@ class _Planner:
         rank: Rank,
         cpu: bool,
         ranks: Mapping[str, int] | None,
+        native: bool,
     ) -> None:
         self.spec, self.job, self.layout, self.rank, self.cpu = spec, job, layout, rank, cpu
+        self.native = native
         self.itemsize = dtype_bytes(job.dtype)
         self.adapted = job.adapter is not None
         self.ranks = ranks
@@ -231,20 +238,22 @@ class _Planner:
         return parts
 
     def _moments(self) -> dict[str, Parts | None]:
-        walked, live = self._walked()
-        buffers = self._buffers(live)
+        walked, held = self._walked()
+        live = held.live
+        waiting = sum(walked[number].waiting * count for number, count in held.halved.items())
+        buffers = self._buffers(held) | {"gradients between halves": waiting}
         loss = self._loss() if self.last else score_loss()
+        works = any(turn.making for one in walked.values() for turn in one.turns)
+        passes = works or self.layout.zero > 0 or self.job.quantization is not None
         return {
             "rollout": self._rollout() if self.job.draws else None,
+            "forward": self._worst(walked, live, forwards) | buffers if passes else None,
             "loss": self._kept(walked, live)
             | buffers
             | {"loss": loss.kept, "logits": loss.passing}
             | self._gathered("loss"),
-            "backward": self._backward(walked, live)
-            | buffers
-            | {"dequantized": self._dequantized()}
-            | self._gathered("layer"),
-            "embedding": buffers | self._gathered("embedding") if self.layout.zero else None,
+            "backward": self._worst(walked, live, backwards) | buffers,
+            "embedding": buffers | self._gathered("embedding"),
             "optimizer": {"gradient bucket": self._bucket()},
         }
 
@@ -263,13 +272,14 @@ class _Planner:
         cut = stages_of(self.spec, self.layout.pp.stages)
         return {number: cut[number] for number in own_stages(self.layout.pp, self.rank.pp)}
 
-    def _walked(self) -> tuple[dict[int, Activations], Mapping[int, int]]:
+    def _walked(self) -> tuple[dict[int, Activations], Held]:
         """What one micro-batch keeps in each stage; and how many each has under way when together they keep most."""
         walked = {number: self._walk(stage) for number, stage in self._stages.items()}
         if self.layout.pp.ranks == 1:
-            return walked, {0: 1}
+            return walked, Held(Counter({0: 1}), Counter(), Action("F", 0, 0))
         order = schedule(self.layout.pp, self.micro_batches).orders[self.rank.pp]
-        return walked, most_live(order, {number: one.kept for number, one in walked.items()})
+        kept, waiting = ({n: getattr(one, what) for n, one in walked.items()} for what in ("kept", "waiting"))
+        return walked, most_held(order, kept, waiting)
 
     def _kept(self, walked: Mapping[int, Activations], live: Mapping[int, int]) -> Parts:
         """By kind of part, of all models that train together."""
@@ -280,13 +290,17 @@ class _Planner:
                 sums[f"activations: {kind}"] += size * live[number] * models
         return dict(sums)
 
-    def _backward(self, walked: Mapping[int, Activations], live: Mapping[int, int]) -> Parts:
-        """The same while one micro-batch goes back through the stage where that takes most."""
-        worst = max(walked.values(), key=lambda one: one.backward.total - one.kept)
-        sums = Counter(self._kept(walked, live))
-        for kind, size in worst.by_kind.items():
-            sums[f"activations: {kind}"] -= size - worst.backward.by_kind.get(kind, 0)
-        return dict(sums) | {"recomputed": worst.backward.recomputed, "gradients in flight": worst.backward.flowing}
+    def _worst(self, walked: Mapping[int, Activations], live: Mapping[int, int], times: _Times) -> Parts:
+        """The same while one micro-batch goes through the layer, of any stage, where that takes most."""
+        models, dequantized = [model.gathered for model in self._models], self._dequantized()
+        found = ((one, time) for one in walked.values() for time in times(one, models, dequantized))
+        worst = max(found, key=lambda pair: pair[1].num_bytes - pair[0].kept, default=None)
+        if worst is None:
+            return {}
+        sums, (one, time) = Counter(self._kept(walked, live)), worst
+        for kind, size in one.by_kind.items():
+            sums[f"activations: {kind}"] -= size - time.kept.get(kind, 0)
+        return {**sums, **time.more}
 
     def _walk(self, stage: Stage) -> Activations:
         job, layout = self.job, self.layout
@@ -298,32 +312,48 @@ class _Planner:
             job.checkpointing,
             self.ranks,
             stage,
-            Shared(
-                layout.tp if layout.sequence_parallel else 1,
-                layout.cp,
-                layout.cp > 1 and layout.cp_method == "all_gather",
-                self.cpu,
-                not self.cpu or self.itemsize == FLOAT or job.quantization is not None,
-            ),
+            self._shared,
             job.products,
         )
 
     @property
-    def _features(self) -> int:
-        """Bytes of what lies between two layers."""
-        tokens = chunk(self.job.tokens, self.layout.cp, 0)
-        share = self.layout.tp if self.layout.sequence_parallel else 1
-        return chunk(tokens, share, 0) * self.spec.hidden_size * self.itemsize
+    def _shared(self) -> Shared:
+        """Of the ranks that share a sequence the last with a whole piece has most to look at, if keys are collected."""
+        layout, quantized = self.layout, self.job.quantization is not None
+        collects = layout.cp > 1 and layout.cp_method == "all_gather"
+        last = self.job.tokens // chunk(self.job.tokens, layout.cp, 0) - 1
+        return Shared(
+            tensor=layout.tp,
+            sequence=layout.tp if layout.sequence_parallel else 1,
+            context=layout.cp,
+            gathers=collects,
+            experts=layout.ep,
+            tensor_place=self.rank.tp,
+            context_place=last if collects else 0,
+            cpu=self.cpu,
+            quantized=quantized,
+            twice=not (self.cpu and self.native) or self.itemsize == FLOAT or quantized,
+            native=self.native,
+        )
 
-    def _buffers(self, live: Mapping[int, int]) -> Parts:
+    def _buffers(self, held: Held) -> Parts:
         """The engine has a place for what comes in of each micro-batch, in both directions; what has gone out stays
-        until its gradient has come. What a stage keeps of its input is counted with its activations."""
+        until its gradient has come. What one stage hands to another of the same rank takes the other's place."""
         if self.layout.pp.ranks == 1:
             return {}
-        stages = self._stages.items()
-        count = sum(self.micro_batches - live[number] for number, stage in stages if not stage.first)
-        count += sum(self.micro_batches + live[number] for number, stage in stages if not stage.last)
-        return {"pipeline buffers": count * self._features}
+        count = int(held.done.kind == "F" and held.done.stage + 1 in self._stages)  # it is still to be handed over
+        for number, stage in self._stages.items():
+            count += self.micro_batches * ((not stage.first) + (not stage.last))
+            count += held.live[number] if not stage.last and number + 1 not in self._stages else 0
+        return {"pipeline buffers": count * self._room * self.spec.hidden_size * self.itemsize}
+
+    @property
+    def _room(self) -> int:
+        """Tokens of a place: of the longest micro-batch between two layers, rounded up."""
+        tokens = chunk(self.job.tokens, self.layout.cp, 0)
+        if self.layout.sequence_parallel:
+            tokens = chunk(tokens, self.layout.tp, self.rank.tp)
+        return -(-tokens // ROOM_GRAIN) * ROOM_GRAIN
 
     def _loss(self) -> LossBytes:
         """Of one micro-batch; every token is a target."""

@@ -11,13 +11,24 @@ from pydantic import Field
 
 from intaglio.errors import UserError, nearest
 from intaglio.planning.jobs import JOBS, Checkpointing, JobSpec, Precision
+from intaglio.planning.refusals import require_whole_step
 from intaglio.specs import load_yaml, validate
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.base import Spec
 from intaglio.specs.parallel import ParallelSpec
 from intaglio.specs.quantization import QuantizationSpec
 
-__all__ = ["Recipe", "is_recipe", "job_of", "read_recipe", "recipe_of"]
+__all__ = ["Recipe", "is_recipe", "job_of", "keys_of", "read_recipe", "recipe_of"]
+
+_KEYS = {
+    "dtype": "precision",
+    "sequence": "max_length",
+    "optimizer": "optimizer.kind",
+    "chunk": "objective.chunk",
+    "at_once": "objective.at_once",
+    "value": "objective.value",
+}
+"""What a recipe calls a job's fields, where it has another name for them."""
 
 _REFERENCES = {"adapter_off": "off", "copy": "model", "precomputed": "stored", "auto": None}
 
@@ -38,6 +49,8 @@ class Recipe(Spec):
     precision: Precision = "bfloat16"
     checkpointing: Checkpointing = 0
     optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
+    compile: bool = False
+    neftune: float = Field(0.0, ge=0)
     objective: dict[str, Any] = Field({})
     parallel: ParallelSpec = ParallelSpec()
 
@@ -88,8 +101,10 @@ def job_of(recipe: Recipe, where: str) -> JobSpec:
     """The job that it describes.
 
     Raises:
-        UserError: an objective that is planned nowhere (it trains no decoder), or that there is not.
+        UserError: an objective that is planned nowhere (it trains no decoder), or that there is not; a pipeline for
+            other micro-batches than a step has.
     """
+    require_whole_step(recipe.parallel.pp, recipe.accumulation)
     objective = recipe.objective
     kind = str(objective.get("kind", "language_model"))
     names = {"language_model": "sft" if isinstance(recipe.model, str) else "pretrain"}
@@ -106,10 +121,17 @@ def job_of(recipe: Recipe, where: str) -> JobSpec:
         "micro_batch": recipe.micro_batch,
         "accumulation": recipe.accumulation,
         "checkpointing": recipe.checkpointing,
+        "compile": recipe.compile,
+        "neftune": recipe.neftune,
         **_of_objective(objective),
     }
     job: JobSpec = validate(JobSpec, fields, where)
     return job
+
+
+def keys_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a job (`changes.Change.settings`) as a recipe calls them; keys below others are dotted."""
+    return {_KEYS.get(name, name): value for name, value in settings.items()}
 
 
 def _of_objective(objective: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,6 +139,8 @@ def _of_objective(objective: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {key: objective[key] for key in ("chunk", "beta", "value", "at_once") if key in objective}
     if objective.get("kind") != "grpo":
         fields.pop("beta", None)
+    if isinstance(objective.get("ptx"), Mapping):
+        fields["ptx"] = objective["ptx"].get("micro_batch", 1)
     if "num_mini_batches" in objective:
         fields["mini_batches"] = objective["num_mini_batches"]
     if "rewards" in objective and isinstance(objective["rewards"], list):

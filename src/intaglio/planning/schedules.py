@@ -21,7 +21,18 @@ from intaglio.errors import UserError
 from intaglio.planning.stages import own_stages
 from intaglio.specs.parallel import PipelineSpec
 
-__all__ = ["Action", "Kind", "Table", "live_chunks", "live_peak", "most_live", "require_micro_batches", "schedule"]
+__all__ = [
+    "Action",
+    "Held",
+    "Kind",
+    "Table",
+    "live_chunks",
+    "live_peak",
+    "most_held",
+    "most_live",
+    "require_micro_batches",
+    "schedule",
+]
 
 Kind = Literal["F", "B", "I", "W"]
 
@@ -295,16 +306,40 @@ def live_peak(order: Sequence[Action], num_bytes: Mapping[int, int]) -> int:
 
 def most_live(order: Sequence[Action], num_bytes: Mapping[int, int]) -> Counter[int]:
     """How many micro-batches each stage holds at that moment; arguments as of `live_peak`."""
-    moments = (Counter(live) for live in _live(order))
-    return max(moments, key=lambda live: sum(count * num_bytes[stage] for stage, count in live.items()))
+    return most_held(order, num_bytes, Counter()).live
 
 
-def _live(order: Sequence[Action]) -> Iterator[Counter[int]]:
-    """Micro-batches that each stage holds, after each action."""
-    live: Counter[int] = Counter()
+class Held(NamedTuple):
+    """How many micro-batches each stage holds when something has been done: from F to B, or to W; and of these from I
+    to W."""
+
+    live: Counter[int]
+    halved: Counter[int]
+    done: Action
+
+
+def most_held(order: Sequence[Action], num_bytes: Mapping[int, int], waiting: Mapping[int, int]) -> Held:
+    """The moment when a rank holds most.
+
+    Args:
+        order: of the rank.
+        num_bytes: of the activations of one micro-batch in each of its stages.
+        waiting: bytes of its gradients that wait between the halves of its backward.
+    """
+
+    def size(held: Held) -> int:
+        live = sum(count * num_bytes[stage] for stage, count in held.live.items())
+        return live + sum(count * waiting.get(stage, 0) for stage, count in held.halved.items())
+
+    return max(_held(order), key=size)
+
+
+def _held(order: Sequence[Action]) -> Iterator[Held]:
+    """What is held after each action, before what it was done for is let go."""
+    live, halved = Counter[int](), Counter[int]()
     for action in order:
-        if action.kind == "F":
-            live[action.stage] += 1
-        yield live
-        if action.kind in "BW":
-            live[action.stage] -= 1
+        live[action.stage] += action.kind == "F"
+        halved[action.stage] += action.kind == "I"
+        yield Held(Counter(live), Counter(halved), action)
+        live[action.stage] -= action.kind in "BW"
+        halved[action.stage] -= action.kind == "W"

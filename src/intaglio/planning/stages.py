@@ -5,13 +5,17 @@ Stage 0 holds the embeddings too, the last one the final norm and the output mat
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from intaglio.errors import UserError
 from intaglio.planning.cuts import layers_of_stages
 from intaglio.specs import DecoderSpec
 from intaglio.specs.parallel import PipelineSpec
 
-__all__ = ["Stage", "own_stages", "stages_of", "whole_model"]
+__all__ = ["ROOM_GRAIN", "Stage", "own_stages", "stages_of", "whole_model"]
+
+ROOM_GRAIN: Final = 64
+"""Tokens: what goes from stage to stage is filled up to multiples, so that few micro-batches want new buffers."""
 
 
 @dataclass(frozen=True)

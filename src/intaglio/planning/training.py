@@ -16,10 +16,12 @@ from typing import Any, Literal
 from intaglio.errors import UserError, nearest
 from intaglio.planning.activations import activations
 from intaglio.planning.adapters import largest_matrix, ranks_of, trained_shapes
+from intaglio.planning.gathering import gathered_of
 from intaglio.planning.losses import LOSS_BLOCK, language_model_loss
 from intaglio.planning.shards import Rank
 from intaglio.planning.states import states_of, tensors_of, trains_output
 from intaglio.planning.tape import FLOAT, Shared
+from intaglio.planning.turns import backwards, forwards
 from intaglio.specs import DecoderSpec, dtype_bytes
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.parallel import ParallelSpec
@@ -44,7 +46,8 @@ class MemoryPlan:
         activations: kept from the forward to the backward, by the part that made them.
         backward: at the worst moment of the layers' backward: activations that are still kept, what a checkpointed
             layer makes again, and gradients on their way.
-        dequantized: the largest matrix of a few bits in the dtype it is used in, and how it comes there.
+        dequantized: beside that the largest matrix of a few bits in the dtype it is used in, and how it comes there.
+        passing: at the worst of other moments: a layer's forward, or when the embedding has its gradient.
         loss: kept by the loss from its forward to its backward.
         logits: what the loss needs for a moment beside that.
     """
@@ -57,6 +60,7 @@ class MemoryPlan:
     activations: dict[str, int]
     backward: int
     dequantized: int
+    passing: int
     loss: int
     logits: int
 
@@ -67,9 +71,9 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
-        """The most at one time: all activations and the loss; or, once that is gone, the layers' backward."""
+        """The most at one time: all activations and the loss; once that is gone, the layers' backward; or another."""
         loss = sum(self.activations.values()) + self.loss + self.logits
-        return self.resident + max(loss, self.backward + self.dequantized)
+        return self.resident + max(loss, self.backward + self.dequantized, self.passing)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data: `peak_bytes`, `resident_bytes` and `components`."""
@@ -126,9 +130,14 @@ def plan_training(
     trained = None if adapter is None else trained_shapes(spec, adapter, ranks or {})
     tensors = tensors_of(spec, ParallelSpec(), Rank(), trained=trained)
     states = states_of(tensors, itemsize, optimizer=optimizer, adapted=adapter is not None, quantization=quantization)
-    shared = Shared(twice=itemsize == FLOAT or quantization is not None)
+    quantized = quantization is not None
+    shared = Shared(quantized=quantized, twice=itemsize == FLOAT or quantized)
     kept = activations(spec, tokens, itemsize, documents or (tokens,), checkpoint_every, ranks, shared=shared)
     loss = language_model_loss(spec, tokens, itemsize, chunk, trained=trains_output(spec, tensors.trained))
+    gathered = gathered_of(tensors, itemsize, adapted=adapter is not None, accumulates=False)
+    largest = largest_matrix(spec) * (FLOAT + itemsize) if quantized else 0
+    back = max(backwards(kept, [gathered], largest), key=lambda standing: standing.num_bytes)
+    made = back.more.get("dequantized", 0)
     return MemoryPlan(
         weights=states.weights,
         adapters=states.adapters,
@@ -136,8 +145,12 @@ def plan_training(
         gradients=states.gradients,
         optimizer_states=states.optimizer_states,
         activations=kept.by_kind,
-        backward=kept.backward.total,
-        dequantized=largest_matrix(spec) * (FLOAT + itemsize) if quantization else 0,
+        backward=back.num_bytes - made,
+        dequantized=made,
+        passing=max(
+            sum(gathered.embedding.values()),
+            max(standing.num_bytes for standing in forwards(kept, [gathered], largest)),
+        ),
         loss=loss.kept,
         logits=loss.passing,
     )

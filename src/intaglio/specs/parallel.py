@@ -106,6 +106,10 @@ class ParallelSpec(Spec):
             raise ValueError("hsdp replicates groups that share shards: zero 0 has none, take zero 1, 2 or 3")
         if self.dp % self.ep:
             raise ValueError(f"ep {self.ep} does not divide dp {self.dp}: experts are spread over ranks of dp")
+        if self.ep > 1 and self.hsdp > 1:
+            raise ValueError("experts are spread over all of dp, which hsdp cuts: leave hsdp or ep out")
+        if self.pp.ranks > 1 and self.ep * self.cp > 1:
+            raise ValueError("stages go together with dp and tp, not yet with ep or cp: take ep: 1 and cp: 1 with pp")
         if self.pp.ranks > 1 and self.zero >= 2:
             raise ValueError(
                 f"zero {self.zero} gathers parameters or reduces gradients anew for each micro-batch of a pipeline: "

@@ -30,9 +30,9 @@ class MasterWeights:
             self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
             return
         self.masters = {name: nn.Parameter(p.detach().float().clone()) for name, p in trainable.items()}
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(dtype)
-        self._pairs = [(trainable[name], master) for name, master in self.masters.items()]
+        _put_into(model, dtype)
+        computing = dict(model.named_parameters())
+        self._pairs = [(computing[name], master) for name, master in self.masters.items()]
         for parameter, master in self._pairs:
             master.grad = torch.zeros_like(master)
             parameter.register_post_accumulate_grad_hook(_hand_over(master))
@@ -69,6 +69,21 @@ class MasterWeights:
         for name, master in self.masters.items():
             master.copy_(weights[name])
         self.publish()
+
+
+def _put_into(model: nn.Module, dtype: torch.dtype) -> None:
+    """All parameters into a dtype. What ranks share out holds its piece elsewhere than in `data`: it is made anew."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if not hasattr(parameter, "to_local"):
+                parameter.data = parameter.data.to(dtype)
+                continue
+            if parameter not in made:  # a tied matrix has two places, and is one
+                made[parameter] = nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
+            module._parameters[name] = made[parameter]
 
 
 def _hand_over(master: nn.Parameter) -> Callable[[Tensor], None]:

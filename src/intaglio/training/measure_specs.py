@@ -7,7 +7,7 @@ from pydantic import Field
 from intaglio.specs import Spec
 from intaglio.training.objectives.rl_specs import RewardSpec
 
-__all__ = ["CompareSpec", "PairsSpec"]
+__all__ = ["CompareSpec", "PairsSpec", "TasksSpec"]
 
 
 class CompareSpec(Spec):
@@ -28,6 +28,30 @@ class CompareSpec(Spec):
     shown: int = Field(4, ge=0)
     batch: int = Field(64, gt=0)
     rewards: tuple[RewardSpec, ...] = ()
+
+
+class TasksSpec(Spec):
+    """Tasks of `intaglio eval` while it trains; see `task_exam`.
+
+    Attributes:
+        names: as `--tasks` has them, with commas.
+        every: so many steps, and at the end; 0 for the end alone.
+        limit: items of each at most, the same ones each time.
+        shots: examples in front; several numbers make several scores.
+        chat: whether they are put as chats.
+        scoring: of choices; None as the task is published.
+        max_tokens: of an answer; None as the task has it.
+        batch: items that are asked together.
+    """
+
+    names: str
+    every: int = Field(100, ge=0)
+    limit: int | None = Field(100, gt=0)
+    shots: tuple[int, ...] = (0,)
+    chat: bool = False
+    scoring: Literal["answer", "letter", "generate"] | None = None
+    max_tokens: int | None = Field(None, gt=0)
+    batch: int = Field(16, gt=0)
 
 
 class PairsSpec(Spec):

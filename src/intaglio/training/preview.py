@@ -10,14 +10,14 @@ from rich.text import Text
 
 from intaglio.data.examples import Counts, Example, MaskPolicy, encode_sample
 from intaglio.data.readers import read_rows
-from intaglio.planning.job_plan import plan_job
-from intaglio.planning.recipes import job_of, recipe_of
+from intaglio.lineage.units import short_bytes
+from intaglio.planning.job_plan import JobPlan
 from intaglio.specs import DecoderSpec, ModelSpec
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.adapting import adapter_of, ranks_beside
 from intaglio.training.data import located, samples_of, sources_of
 from intaglio.training.flops import step_flops
 from intaglio.training.labelled import encode_labelled
+from intaglio.training.memory import helpful, largest, memory_plan, what_helps
 from intaglio.training.objectives.specs import ClassifierSpec, GRPOSpec, KTOSpec, PPOSpec, PreferenceSpec, TaggerSpec
 from intaglio.training.preferences import judged_examples, pair_examples
 from intaglio.training.prompts import prompt_rows
@@ -54,7 +54,9 @@ def show_costs(recipe: Recipe, console: Console) -> None:
         f"{_tokens_a_step(recipe):,} tokens a step at most, {_flops(recipe, spec):.3g} FLOPs", highlight=False
     )
     if isinstance(spec, DecoderSpec):
-        console.print(_memory(recipe, spec))
+        plan = memory_plan(recipe, spec)
+        console.print(_memory(plan))
+        console.print(_less(recipe, plan), highlight=False, soft_wrap=True)
     for example, label in islice(_examples(recipe, tokenizer), _SAMPLES):
         targets = int(example.supervised.sum())
         words = f"{len(example.ids)} tokens, {targets} of them targets"
@@ -104,20 +106,20 @@ def _runs(example: Example) -> list[tuple[int, int, bool]]:
     return [(start, stop, mask[start]) for start, stop in zip(starts, [*starts[1:], len(mask)], strict=True)]
 
 
-def _memory(recipe: Recipe, spec: DecoderSpec) -> Table:
+def _memory(plan: JobPlan) -> Table:
     """The most a step takes at one time, by component: on one rank, of a pipeline's the one that needs most."""
-    lora = adapter_of(recipe)
-    plain = recipe.plain() | ({} if lora is None else {"adapter": lora.plain()})
-    if isinstance(recipe.objective, ClassifierSpec):
-        plain["objective"] = {}  # as language modelling: its head takes nothing to speak of
-    read = recipe_of(plain, "recipe")
-    cpu = not recipe.device.startswith("cuda")
-    plan = plan_job(spec, job_of(read, "recipe"), read.parallel, cpu=cpu, ranks=ranks_beside(spec, lora))
     table = Table("memory of a full micro-batch", "MiB", box=None)
     table.columns[1].justify = "right"
     for label, size in {**plan.worst.peak.parts, "peak": plan.peak_bytes}.items():
         table.add_row(label, f"{size / 2**20:,.0f}")
     return table
+
+
+def _less(recipe: Recipe, plan: JobPlan) -> str:
+    """What takes most, and what would make it less."""
+    name, size = largest(plan)
+    found = what_helps(helpful(recipe, plan))
+    return f"most of it is {name} ({short_bytes(size)}){'; ' if found else ''}{found}"
 
 
 def _tokens_a_step(recipe: Recipe) -> int:

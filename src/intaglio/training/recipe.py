@@ -6,15 +6,15 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from intaglio.errors import UserError
-from intaglio.planning.schedules import schedule
+from intaglio.planning.refusals import Training, require_shareable, require_whole_step
 from intaglio.specs import Spec, load_yaml, validate
 from intaglio.specs.adapter import LoRASpec
-from intaglio.specs.parallel import ParallelSpec, PipelineSpec
+from intaglio.specs.parallel import ParallelSpec
 from intaglio.specs.quantization import QuantizationSpec
 from intaglio.training.answers import AnswersSpec
 from intaglio.training.changes import apply_change
 from intaglio.training.closing import CodeSpec
-from intaglio.training.measure_specs import CompareSpec, PairsSpec
+from intaglio.training.measure_specs import CompareSpec, PairsSpec, TasksSpec
 from intaglio.training.objectives.specs import (
     ClassifierSpec,
     DPOSpec,
@@ -27,7 +27,6 @@ from intaglio.training.objectives.specs import (
     PPOSpec,
     PreferenceSpec,
     Seq2SeqSpec,
-    TruncatedBPTTSpec,
 )
 from intaglio.training.optimizer import OptimizerSpec
 from intaglio.training.schedule import ScheduleSpec
@@ -141,6 +140,7 @@ class Recipe(Spec):
         answers: held-out conversations to be answered before and after; see `answers`.
         pairs: held-out pairs to be told apart before and after; see `pair_exam`.
         compare: how a policy that is aligned is compared with the model it began as; see `side_by_side`.
+        tasks: what `intaglio eval` would ask, put to it while it trains; see `task_exam`.
         yardsticks: print what a byte 5-gram and `xz -9` make of the held-out texts.
         code: samples of code to be parsed at the end; see `closing`.
         tensorboard: write the log's numbers under RUN/tensorboard too.
@@ -185,6 +185,7 @@ class Recipe(Spec):
     answers: AnswersSpec | None = None
     pairs: PairsSpec | None = None
     compare: CompareSpec | None = None
+    tasks: TasksSpec | None = None
     yardsticks: bool = False
     code: CodeSpec | None = None
     seed: int = 0
@@ -257,6 +258,8 @@ class Recipe(Spec):
         if self.compare is not None and not self.aligns:
             raise ValueError(f"compare means nothing to objective {kind}")
         rewarding = isinstance(self.objective, PairwiseRewardSpec)
+        if self.tasks is not None and (rewarding or isinstance(self.objective, ClassifierSpec)):
+            raise ValueError(f"tasks are for models that write, and objective {kind} trains none")
         if self.pairs is not None and not isinstance(self.objective, PreferenceSpec):
             raise ValueError(f"pairs means nothing to objective {kind}")
         if self.pairs is not None and rewarding and self.pairs.by != "mean":
@@ -275,36 +278,22 @@ class Recipe(Spec):
 
     def _fit_the_layout(self, layout: ParallelSpec) -> None:
         """What many processes cannot share is refused."""
-        objective, kind = self.objective, self.optimizer.kind
-        if layout.dp > 1 and isinstance(objective, TruncatedBPTTSpec):
-            raise ValueError("parallel.dp: lanes carry their states from step to step, so their batches have no turns")
-        if layout.zero and kind != "adamw":
-            raise ValueError(f"parallel.zero {layout.zero}: {kind} steps whole matrices; take adamw, or zero 0")
-        if layout.zero and self.compile:
-            raise ValueError("parallel.zero: compile wants weights that stay where they are; take zero 0")
-        if layout.zero and isinstance(objective, PPOSpec) and objective.ptx is not None:
-            raise ValueError("parallel.zero: objective.ptx reads the policy twice before a backward; take zero 0")
-        if layout.pp.ranks > 1:
-            self._fit_the_pipeline(layout.pp)
-
-    def _fit_the_pipeline(self, pipeline: PipelineSpec) -> None:
-        """What asks more of the model than one forward of its stages is refused, and what no schedule can order."""
-        objective, kind = self.objective, self.objective.kind
-        if isinstance(objective, PPOSpec | GRPOSpec | KTOSpec):
-            raise ValueError(f"parallel.pp: {kind} asks the whole model between its steps; take dp with zero 3, or tp")
-        if isinstance(objective, DPOSpec) and self.adapter is not None and objective.reference != "precomputed":
-            raise ValueError("parallel.pp: no stage can ask the model below its adapter: take reference precomputed")
-        if self.neftune:
-            raise ValueError("parallel.pp: neftune is added where the loss is, and the embeddings are elsewhere")
-        if self.compile and pipeline.schedule in ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v"):
-            raise ValueError(f"parallel.pp: {pipeline.schedule} halves backwards, which compile does not; take 1f1b")
-        if pipeline.micro_batches not in (None, self.accumulation):
-            of_step = f"a step has accumulation {self.accumulation} of them"
-            raise ValueError(f"parallel.pp.micro_batches {pipeline.micro_batches}: {of_step}")
+        objective: Any = self.objective
+        asked = Training(
+            objective.kind,
+            self.optimizer.kind,
+            adapted=self.adapter is not None,
+            quantized=self.quantization is not None,
+            stored=getattr(objective, "reference", None) == "precomputed",
+            compiled=self.compile,
+            noisy=self.neftune > 0,
+            ptx=getattr(objective, "ptx", None) is not None,
+        )
         try:
-            schedule(pipeline, self.accumulation)
+            require_shareable(asked, layout)
+            require_whole_step(layout.pp, self.accumulation)
         except UserError as error:
-            raise ValueError(f"parallel.pp: {error} (accumulation)") from error
+            raise ValueError(f"parallel.{error}") from error
 
     def _fit_a_stream(self) -> None:
         """What needs all rows at once is refused."""

@@ -3,11 +3,9 @@
 Legend: D answers.
 """
 
-import importlib.util
-import inspect
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,13 +15,12 @@ from torch import Tensor
 from intaglio.data.examples import MaskPolicy
 from intaglio.data.preference_encoding import PromptExample, encode_judged
 from intaglio.data.preferences import Judged, Said
-from intaglio.errors import UserError
+from intaglio.evaluation.verifiers import Verifier, matches, verifier_of
 from intaglio.models.heads import SequenceClassifier
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.objectives.rl_specs import RewardSpec
 from intaglio.training.rollout import Answer, read_scores
 from intaglio.training.scorers import load_scorer
-from intaglio.training.verifiers import VERIFIERS, matches
 
 __all__ = ["FunctionReward", "ModelReward", "Reward", "Rewards", "build_rewards", "function_of", "same_ids"]
 
@@ -38,7 +35,7 @@ class Reward(Protocol):
 
 
 class FunctionReward:
-    """A Python function; see `verifiers` for its shape.
+    """A Python function; see `evaluation.verifiers` for its shape.
 
     Args:
         name: in the log.
@@ -46,42 +43,16 @@ class FunctionReward:
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.name, self._function = name, function
-        parameters = inspect.signature(function).parameters.values()
-        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        self._takes = {p.name for p in parameters}
+        self.name, self._verifier = name, Verifier(name, function)
 
     def __call__(self, prompts: Sequence[PromptExample], answers: Sequence[Answer]) -> list[float]:
         """See `Reward`.
 
         Raises:
-            UserError: it wants what the rows do not have, fails, or does not give a number for each answer.
+            UserError: see `Verifier`.
         """
-        try:
-            found = self._function(**self._given(prompts, answers))
-        except Exception as error:
-            what = f"the reward function fails: {type(error).__name__}: {error}"
-            raise UserError(
-                what, where=self.name, mend="it is given prompts, completions and the rows' keys"
-            ) from error
-        if not isinstance(found, Sequence) or len(found) != len(answers):
-            raise UserError(f"the reward function gives no list of {len(answers)} numbers", where=self.name)
-        return [self._number(one) for one in found]
-
-    def _given(self, prompts: Sequence[PromptExample], answers: Sequence[Answer]) -> dict[str, Any]:
-        keys = {key for prompt in prompts for key in prompt.columns}
-        values: dict[str, Any] = {key: [prompt.columns.get(key) for prompt in prompts] for key in sorted(keys)}
-        values |= {"prompts": [_plain(prompt.source) for prompt in prompts]}
-        values |= {"completions": [answer.text for answer in answers]}
-        return values if self._takes_all else {key: value for key, value in values.items() if key in self._takes}
-
-    def _number(self, value: Any) -> float:
-        if value is None:
-            return math.nan
-        try:
-            return float(value)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"the reward function gives {value!r}, no number", where=self.name) from error
+        asked, texts = [_plain(prompt.source) for prompt in prompts], [answer.text for answer in answers]
+        return self._verifier(asked, texts, [prompt.columns for prompt in prompts])
 
 
 def _plain(source: Said) -> str | list[dict[str, Any]]:
@@ -188,9 +159,8 @@ def function_of(spec: RewardSpec) -> FunctionReward:
     if spec.pattern is not None:
         return FunctionReward("pattern", matches(spec.pattern))
     assert spec.function is not None
-    if spec.function in VERIFIERS:
-        return FunctionReward(spec.function, VERIFIERS[spec.function])
-    return _own_function(spec.function)
+    verifier = verifier_of(spec.function)
+    return FunctionReward(verifier.name, verifier.function)
 
 
 def _model(name: str, tokenizer: Tokenizer, dtype: str, device: str) -> ModelReward:
@@ -202,29 +172,3 @@ def _model(name: str, tokenizer: Tokenizer, dtype: str, device: str) -> ModelRew
 def _title(path: Path) -> str:
     """The name of a directory; of RUN/model that of the run, since all runs have one of that name."""
     return path.parent.name if path.name in ("model", "adapter", "value") else path.name
-
-
-def _own_function(place: str) -> FunctionReward:
-    file, colon, name = place.rpartition(":")
-    if not colon or not file.endswith(".py"):
-        known = ", ".join(VERIFIERS)
-        raise UserError(f"no reward function {place!r}", where="rewards", mend=f"take {known}, or FILE.py:function")
-    if not Path(file).is_file():
-        raise UserError("no such file", where=f"rewards: {file}", mend="give its path from where you are")
-    functions = _executed(Path(file))
-    if not callable(functions.get(name)):
-        raise UserError(f"defines no function {name}", where=f"rewards: {file}")
-    return FunctionReward(name, functions[name])
-
-
-def _executed(file: Path) -> Mapping[str, Any]:
-    """What a Python file defines."""
-    spec = importlib.util.spec_from_file_location(f"rewards_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"does not run: {type(error).__name__}: {error}", where=f"rewards: {file}") from error
-    return vars(module)

@@ -13,6 +13,8 @@ from torch import nn
 
 from intaglio.adapters.attach import adapter_specs
 from intaglio.engine.generate import generate
+from intaglio.engine.interface import EngineConfig
+from intaglio.engine.llm import LLM
 from intaglio.engine.packed import can_pack, pack
 from intaglio.engine.pooling import score
 from intaglio.engine.sampling_params import SamplingParams
@@ -22,7 +24,16 @@ from intaglio.models.sharing import sharing
 from intaglio.parts.nf4 import NF4Linear
 from intaglio.text.tokenizer import Tokenizer
 
-__all__ = ["Answer", "Drawing", "answer_prompts", "continue_prompts", "drawn_answers", "laid_out", "read_scores"]
+__all__ = [
+    "Answer",
+    "Drawing",
+    "answer_prompts",
+    "answering",
+    "continue_prompts",
+    "drawn_answers",
+    "laid_out",
+    "read_scores",
+]
 
 
 def continue_prompts(
@@ -145,6 +156,19 @@ def drawn_answers(
         for piece in generate(laid_out(model, together), tokenizer, prompts, params, how.at_once):
             found[piece.row][piece.choice].take(piece.token_id, piece.log_prob, piece.text, piece.finish_reason)
     return [[one.answer() for one in row] for row in found]
+
+
+@contextmanager
+def answering(model: Any, tokenizer: Tokenizer, together: int) -> Iterator[LLM]:
+    """An engine over the weights as they are, for as long as the block runs.
+
+    Args:
+        model: trains on afterwards if it did before.
+        tokenizer: the run's.
+        together: answers that are made at once.
+    """
+    with _undisturbed(model):
+        yield LLM.around(laid_out(model, together), tokenizer, EngineConfig(max_sequences=together))
 
 
 class _Growing:

@@ -13,7 +13,7 @@ RUN/
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from intaglio.checkpoints.save import save_tokenizer
 from intaglio.errors import UserError
 from intaglio.fetch import claimed
 from intaglio.files import whole_directory, whole_file
+from intaglio.lineage.units import short_count
 from intaglio.models.heads import SequenceClassifier, decoder_of
 from intaglio.models.value import ActorCritic
 from intaglio.specs import load_yaml, validate
@@ -48,9 +49,11 @@ from intaglio.training.recipe import Recipe
 from intaglio.training.reward_kl import draw_reward_kl
 from intaglio.training.rollout import continue_prompts
 from intaglio.training.scaler import LossScaler
+from intaglio.training.shortage import explaining_shortage
 from intaglio.training.side_by_side import SideBySide
-from intaglio.training.start import build_tokenizer
+from intaglio.training.start import build_spec, build_tokenizer
 from intaglio.training.state import last_checkpoint, load_objective, load_state, load_stream, prune, save_state
+from intaglio.training.task_exam import TaskExam
 from intaglio.training.tasks import task_of
 from intaglio.training.tricks import recompute_activations, without_dropout
 from intaglio.training.turns import in_turns
@@ -61,8 +64,11 @@ Say = Callable[[str], None]
 
 _LOCK: Final = ".lock"
 
-_PLACE: Final = ("parallel", "accumulation", "device", "threads")
+_PLACE: Final = ("parallel", "micro_batch", "accumulation", "checkpointing", "device", "threads")
 """What of a recipe says where a run runs, and not what comes of it."""
+
+_ROOM: Final = ("chunk", "at_once")
+"""The same of an objective."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +133,25 @@ def resume(run: Path, *, say: Say = print, quiet: bool = False, recipe: Recipe |
     begun: Recipe = validate(Recipe, load_yaml(run / "recipe.yaml"), str(run / "recipe.yaml"))
     if recipe is None:
         recipe = begun
-    elif recipe.updated(**{name: getattr(begun, name) for name in _PLACE}) != begun:
-        what = f"the run there has another recipe; only {', '.join(_PLACE)} may change"
+    elif _run_as(recipe, begun) != begun:
+        what = f"the run there has another recipe; only {', '.join(_PLACE)} may change, and what else only saves memory"
         raise UserError(what, where=str(run), mend="take another out=DIR")
     ranks = join(recipe.parallel, recipe.device)
     if not ranks.first:
         return _Run(recipe, run, _unheard, True, ranks).go()
     with claimed(run / _LOCK):
         return _Run(recipe, run, say, quiet, ranks).go()
+
+
+def _run_as(recipe: Recipe, begun: Recipe) -> Recipe:
+    """A recipe as it would be if it ran where another does."""
+    same: dict[str, Any] = {name: getattr(begun, name) for name in _PLACE}
+    if type(recipe.objective) is type(begun.objective):
+        room = {name: getattr(begun.objective, name) for name in _ROOM if hasattr(begun.objective, name)}
+        same["objective"] = recipe.objective.model_copy(update=room)
+    if {recipe.optimizer.kind, begun.optimizer.kind} == {"adamw", "paged_adamw"}:
+        same["optimizer"] = recipe.optimizer.model_copy(update={"kind": begun.optimizer.kind})
+    return recipe.model_copy(update=same)
 
 
 def finish(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -> Outcome:
@@ -158,6 +175,8 @@ def _unheard(line: str) -> None:
 class _Run:
     """The pieces of one run, and the hooks between its steps."""
 
+    loop: Loop
+
     def __init__(self, recipe: Recipe, run: Path, say: Say, quiet: bool, ranks: Ranks) -> None:
         self.recipe, self.run, self.say, self.quiet, self.ranks = recipe, run, say, quiet, ranks
         if recipe.threads:
@@ -167,12 +186,19 @@ class _Run:
         self.tokenizer = self._tokenizer()
         with ranks.in_turn():
             self.data = read_data(recipe, self.tokenizer, say)
-        self.task = task_of(recipe, self.data, say, ranks)
+        with self._explaining():
+            self._build()
+
+    def _build(self) -> None:
+        """What takes memory."""
+        recipe, ranks = self.recipe, self.ranks
+        self.task = task_of(recipe, self.data, self.say, ranks)
         self.stream = in_turns(self.task.stream(), ranks)
         self.model: Any = self.task.model(self.tokenizer)
         adapt(self.model, recipe)
         if not getattr(recipe.objective, "dropout", True):
             without_dropout(self.model)
+        self.num_trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         self.together = ranks.saves()
         self.outline = None if self.together is None or recipe.adapter else _outline(self.model)
         dtype = DTYPES["float32" if recipe.adapter else recipe.precision]
@@ -180,7 +206,8 @@ class _Run:
         self.optimizers = build_optimizers(recipe.optimizer, self.masters.masters)
         self.steps = recipe.steps or self._steps_of(recipe.epochs or 1.0)
         self.held_out = self.task.held_out()
-        self.measures = Measures(recipe, run, self.data.validation, self.tokenizer, say)
+        self.measures = Measures(recipe, self.run, self.data.validation, self.tokenizer, self.say)
+        self.exam = TaskExam(recipe.tasks, recipe.seed, self.tokenizer, self.say) if recipe.tasks else None
         self.side_by_side = self._side_by_side() if recipe.compare or (recipe.aligns and recipe.sample_every) else None
         size = self.model.spec.vocab_size
         self.token_bytes = torch.tensor([len(self.tokenizer.token_bytes(i)) for i in range(size)])
@@ -197,7 +224,7 @@ class _Run:
             scaler=LossScaler() if recipe.precision == "float16" else None,
             ranks=ranks,
         )
-        self.result = run / ("adapter" if recipe.adapter else "model")
+        self.result = self.run / ("adapter" if recipe.adapter else "model")
         self.last_loss: float | None = None
         self.eval_loss: float | None = None
         self.best, self.worse = float("inf"), 0
@@ -208,6 +235,15 @@ class _Run:
 
     def go(self) -> Outcome:
         """Steps to the end or to a signal; saves either way."""
+        with self._explaining():
+            return self._go()
+
+    def _explaining(self) -> AbstractContextManager[None]:
+        """See `explaining_shortage`."""
+        spec = partial(build_spec, self.recipe, self.tokenizer)
+        return explaining_shortage(self.recipe, self.run, spec, lambda: self.loop.done if "loop" in vars(self) else 0)
+
+    def _go(self) -> Outcome:
         self._pick_up()
         self._introduce()
         if self._ended():
@@ -217,6 +253,8 @@ class _Run:
             if not self.loop.done and self.recipe.model:  # random weights have nothing to say
                 self._measure(self.measures.before)
             with _signals() as received, self._log() as self.log:
+                if self.exam is not None and not self.loop.done:
+                    self._measure(partial(self._examine, 0))
                 self._step_on(received)
             self._save()
             stopped = received[0] if received else None
@@ -287,10 +325,9 @@ class _Run:
         return Log(file, self.steps, layers, head, peak, done=done, quiet=self.quiet, board=board)
 
     def _introduce(self) -> None:
-        counts, parameters = self.data.counts, sum(p.numel() for p in self.masters.parameters())
-        trained = f"{parameters / 1e6:.1f} M parameters"
+        counts, trained = self.data.counts, f"{short_count(self.num_trained)} parameters"
         if self.recipe.adapter:
-            trained += f" beside {self.model.spec.num_parameters() / 1e6:.1f} M that stay as they are"
+            trained += f" beside {short_count(self.model.spec.num_parameters())} that stay as they are"
         self.say(
             f"{trained}; {counts.kept} of {counts.read} rows "
             f"({counts.truncated} truncated, {counts.dropped_long} too long, {counts.dropped_empty} without a target), "
@@ -334,6 +371,8 @@ class _Run:
         self.last_loss = step.loss
         self.log.step(step)
         go_on = not self._due(self.recipe.evaluate_every, step) or self._evaluate(step)
+        if self.exam is not None and self._due(self.exam.spec.every or self.steps, step):
+            self._measure(partial(self._examine, step.number))
         if self._due(self.recipe.sample_every, step):
             self._measure(partial(self._sample, step))
         if self._due(self.recipe.save_every, step) and step.number < self.steps:
@@ -361,6 +400,13 @@ class _Run:
         if better and self.recipe.patience:
             self._write(self.run / "best")
         return not self.recipe.patience or self.worse < self.recipe.patience
+
+    def _examine(self, step: int, speaker: Any, model: Any) -> None:
+        assert self.exam is not None
+        found = self.exam.lines(self.exam.take(speaker))
+        self.log.line(step=step, **found)
+        means = {key: value for key, value in found.items() if not key.endswith(("_low", "_high"))}
+        self.log.say(f"step {step}: " + ", ".join(f"{key[5:]} {value:.3f}" for key, value in means.items()))
 
     def _sample(self, step: Step, speaker: Any, model: Any) -> None:
         if self.side_by_side is not None:

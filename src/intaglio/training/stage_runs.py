@@ -9,6 +9,7 @@ OUT/
 
 import gc
 import hashlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,9 +56,11 @@ def run_stages(stages: Stages, out: Path, *, say: Say = print, quiet: bool = Fal
 
     Raises:
         KeyboardInterrupt: a signal ended it; what it did is saved, and the same call goes on.
-        UserError: `out` holds other stages, a stage was made of what is no longer there, or see `finish`.
+        UserError: `out` holds other stages, a stage was made of what is no longer there or is for many processes, or
+            see `finish`.
     """
     recipes = stages.recipes(out)
+    _require_one_process(stages, recipes)
     for name, recipe in recipes.items():
         _require_same(recipe, out / name)
     _require_all(stages, recipes, say)
@@ -70,6 +73,18 @@ def run_stages(stages: Stages, out: Path, *, say: Say = print, quiet: bool = Fal
         ended[name] = _stage(title, recipe, out / name, made_of, say, quiet)
     report = make_report(stages, out, ended, say) if stages.report else None
     return StagesOutcome(out, ended, report)
+
+
+def _require_one_process(stages: Stages, recipes: Mapping[str, Recipe]) -> None:
+    """What a stage makes must be whole before the next begins, which many processes do not know of each other."""
+    mend = "put each stage into a recipe of its own, and launch one after the other"
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1:
+        raise UserError(f"stages are run by one process, and there are {world}", where="stages", mend=mend)
+    for name, recipe in recipes.items():
+        if recipe.parallel is not None and recipe.parallel.world > 1:
+            what = f"parallel: the layout is for {recipe.parallel.world} processes, and stages are run by one"
+            raise UserError(what, where=stages.stages[name].where, mend=mend)
 
 
 def _require_all(stages: Stages, recipes: Mapping[str, Recipe], say: Say) -> None:

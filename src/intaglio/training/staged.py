@@ -87,9 +87,6 @@ class Staged(Together):
         if not isinstance(model, Decoder | SequenceClassifier):
             what = f"a pipeline is made of the layers of a decoder, and this is a {type(model).__name__}"
             raise UserError(what, where="parallel.pp", mend="take pp: 1")
-        if self.spec.ep * self.spec.cp > 1:
-            what = "stages go together with dp and tp, not yet with ep or cp"
-            raise UserError(what, where="parallel.pp", mend="take ep: 1 and cp: 1")
         return model
 
     def _set_mode(self, model: nn.Module) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 from intaglio.specs.decoder import DecoderSpec
 from intaglio.specs.families import gpt2
-from intaglio.specs.families.config import Config
+from intaglio.specs.families.config import Config, as_kind
+from intaglio.specs.feed_forward import FeedForwardSpec
 
 MODEL_TYPE = "openai-gpt"
 ARCHITECTURE = "OpenAIGPTLMHeadModel"
@@ -16,5 +17,5 @@ def read(config: Config) -> DecoderSpec:
 
 
 def write(spec: DecoderSpec) -> dict[str, Any]:
-    activation = spec.blocks[0].feed_forward.activation  # type: ignore[union-attr]
+    activation = as_kind(spec.blocks[0].feed_forward, FeedForwardSpec).activation
     return {**gpt2.write_gpt(spec), "afn": "gelu" if activation == "gelu_tanh" else activation}
