@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import tarfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from intaglio.data.datasets.readers import source_file
 from intaglio.data.formats import Format, detect
 from intaglio.data.readers import Row as ReadRow
 from intaglio.errors import UserError
+from toy_archives import write_archive
 
 Serve = Callable[[str, dict[str, Any]], list[str]]
 
@@ -49,22 +48,6 @@ def serve(house: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
         return asked
 
     return serve
-
-
-def write_archive(path: Path, content: dict[str, Any]) -> Path:
-    """A wheel, or a tar file with all in one folder; what is not text is written as JSON."""
-    texts = {name: (it if isinstance(it, str) else json.dumps(it)).encode() for name, it in content.items()}
-    if path.suffix == ".whl":
-        with zipfile.ZipFile(path, "w") as wheel:
-            for name, data in texts.items():
-                wheel.writestr(name, data)
-        return path
-    with tarfile.open(path, "w:gz") as tar:
-        for name, data in texts.items():
-            info = tarfile.TarInfo(f"package/{name}")
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
 
 
 def lines(*rows: dict[str, Any]) -> str:

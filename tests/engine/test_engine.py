@@ -188,6 +188,26 @@ def test_log_probabilities_are_those_of_the_training_forward(name: str) -> None:
     assert [len(one.top) for output in rows[0] for one in output.logprobs or []] == [3] * 6
 
 
+@pytest.mark.parametrize("first", range(1, len(PROMPTS[1]) + 1))
+def test_prompt_log_probabilities_from_a_token_on_may_follow_a_cached_prefix(first: int) -> None:
+    (whole,) = run(engine_of("grouped"), [PROMPTS[1]], [greedy(2, prompt_logprobs=0)])
+    engine = engine_of("grouped")
+    run(engine, [PROMPTS[1]], [greedy(2)])
+    (part,) = run(engine, [PROMPTS[1]], [greedy(2, prompt_logprobs=0, prompt_logprobs_from=first)])
+    assert part[0].cached_tokens == (first - 1) // 4 * 4
+    assert whole[0].prompt_logprobs is not None
+    assert part[0].prompt_logprobs is not None
+    assert part[0].prompt_logprobs[:first] == [None] * first
+    told, expected = part[0].prompt_logprobs[first:], whole[0].prompt_logprobs[first:]
+    assert [one and one.token_id for one in told] == PROMPTS[1][first:]
+    assert [one.log_prob for one in told if one] == pytest.approx([one.log_prob for one in expected if one], abs=CLOSE)
+
+
+def test_prompt_log_probabilities_begin_in_the_prompt() -> None:
+    with pytest.raises(UserError, match="4 is beyond the prompt, which has 3 tokens"):
+        run(engine_of("grouped"), [[1, 2, 3]], [greedy(2, prompt_logprobs=0, prompt_logprobs_from=4)])
+
+
 def test_prompt_log_probabilities_read_no_prefix_and_survive_preemption() -> None:
     whole = run(engine_of("grouped"), [PROMPTS[1]], [greedy(2, prompt_logprobs=0)])[0][0].prompt_logprobs
     engine = engine_of("grouped", num_blocks=8, max_tokens_per_step=4)

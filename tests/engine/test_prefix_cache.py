@@ -167,3 +167,10 @@ def test_rewinding_behind_a_window_begins_anew() -> None:
     sequence.tokens += [1, 1]
     memory.run()
     assert memory.scheduler.pools[1].num_free == 24
+
+
+def test_a_prefix_may_be_bounded() -> None:
+    memory = SlotMemory(scheduler())
+    answered(memory, PROMPT)
+    found = [answered(memory, PROMPT, most_cached=most).cached for most in (0, 3, 4, 7, 8, 99)]
+    assert found == [0, 0, 4, 4, 8, 8]

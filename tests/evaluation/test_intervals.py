@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from intaglio.evaluation import intervals
-from intaglio.evaluation.intervals import bootstrap_mean, paired_difference
+from intaglio.evaluation.intervals import bootstrap_mean, bootstrap_ratio, paired_difference
 
 
 def test_an_interval_of_a_share_is_the_binomial_one() -> None:
@@ -50,3 +50,16 @@ def test_drawing_in_blocks_draws_as_many(monkeypatch: pytest.MonkeyPatch) -> Non
     means = intervals._resampled_means(np.arange(7.0), np.random.default_rng(0))
     assert means.shape == (intervals.RESAMPLES,)
     assert means.mean() == pytest.approx(3, abs=0.05)
+
+
+def test_a_ratio_is_of_sums_and_rows_are_drawn_whole() -> None:
+    rng = np.random.default_rng(3)
+    below = rng.integers(1, 100, size=200)
+    above = 2.0 * below
+    assert bootstrap_ratio(above, below) == pytest.approx((2, 2, 2))
+    above = above + rng.normal(scale=10, size=200)
+    mean, low, high = bootstrap_ratio(above, below)
+    assert mean == pytest.approx(above.sum() / below.sum())
+    spread = 1.96 * (above - mean * below).std() / below.mean() / np.sqrt(200)  # by the delta method
+    assert (high - low) / 2 == pytest.approx(spread, rel=0.1)
+    assert bootstrap_ratio([3, 0], [2, 0]).mean == 1.5

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from intaglio.evaluation.metrics import bits_per_byte, exact_match, normalise
+from intaglio.evaluation.metrics import bits_per_byte, exact_match, f1, normalise
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,10 @@ def test_exact_match_is_equality_after_normalising() -> None:
 
 def test_a_uniform_byte_costs_eight_bits() -> None:
     assert bits_per_byte(nats=10 * math.log(256), num_bytes=10) == pytest.approx(8)
+
+
+def test_f1_is_of_words_and_against_the_nearest_reference() -> None:
+    assert f1("The deque.", ["a list", "deque"]) == pytest.approx(2 / 3)
+    assert f1("one one two", ["one two two"]) == pytest.approx(2 / 3)
+    assert f1("", ["x"]) == 0
+    assert f1("x", []) == 0

@@ -112,7 +112,7 @@ def test_a_journal_of_other_settings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="was begun with k 2, and this is 4; give the same again"):
         Journal(tmp_path / "j", {"k": 4, "seed": 0})
     (tmp_path / "other").write_text("words\n")
-    with pytest.raises(UserError, match="is no journal of a ranking"):
+    with pytest.raises(UserError, match="is no journal of ours"):
         Journal(tmp_path / "other", {})
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from intaglio.evaluation.translation import translation_gain, translation_scores
+from intaglio.evaluation.translation import sentence_scores, translation_gain, translation_scores
 
 SAID = ["the cat sat on a mat today", "hello there you", "no way out of here at all", "x"]
 MEANT = ["the cat sat on the mat today", "hello there", "there is no way out of here", "y"]
@@ -40,3 +40,23 @@ def test_a_gain_is_the_difference_of_the_scores_and_paired() -> None:
     for name in ("bleu", "chrf"):
         assert gain[name].mean == pytest.approx(scores[name].mean - before[name].mean)
     assert translation_gain([SAID, SAID], [SAID, SAID], MEANT)["chrf"] == (0, 0, 0)
+
+
+def test_several_references_are_sacrebleus_too() -> None:
+    import sacrebleu
+
+    several = [[MEANT[0], "a cat sat on a mat"], [MEANT[1]], [MEANT[2]], ["y", "x"]]
+    streams = [[row[i] if i < len(row) else None for row in several] for i in (0, 1)]
+    found = translation_scores(SAID, several)
+    assert found["bleu"].mean == pytest.approx(sacrebleu.corpus_bleu(SAID, streams).score)  # type: ignore[arg-type]
+    assert found["chrf"].mean == pytest.approx(sacrebleu.corpus_chrf(SAID, streams).score)  # type: ignore[arg-type]
+    assert found["bleu"].mean > translation_scores(SAID, MEANT)["bleu"].mean
+
+
+def test_sentences_alone() -> None:
+    import sacrebleu
+
+    found = sentence_scores(SAID[0], [MEANT[0], "no"])
+    assert found["bleu"] == pytest.approx(sacrebleu.sentence_bleu(SAID[0], [MEANT[0], "no"]).score)
+    assert found["chrf"] == pytest.approx(sacrebleu.sentence_chrf(SAID[0], [MEANT[0], "no"]).score)
+    assert sentence_scores("Paris", ["Paris"])["bleu"] == pytest.approx(100)

@@ -8,7 +8,7 @@ import pytest
 from intaglio.errors import UserError
 from intaglio.retrieval.answer import Grounding
 from intaglio.retrieval.evaluate import evaluate_answers, evaluate_search
-from intaglio.retrieval.measures import f1, first_rank, support
+from intaglio.retrieval.measures import first_rank, support
 from intaglio.retrieval.questions import Question, index_questions, read_questions
 from scripted_answerer import Scripted
 from toy_documents import toy_searcher
@@ -63,8 +63,6 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, complaint: str) -> No
 def test_measures() -> None:
     assert first_rank(["a", "b", "b"], {"b"}) == 2
     assert first_rank(["a"], {"b"}) is None
-    assert f1("The deque.", ["a list", "deque"]) == pytest.approx(2 / 3)
-    assert f1("", ["x"]) == 0
     assert support("The ferry leaves at noon", ["a ferry leaves at nine"]) == pytest.approx(2 / 3)
     assert support("", ["x"]) == 0
 

@@ -3,49 +3,25 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import psutil
 import pytest
-import torch
 
-from intaglio.adapters.attach import attach
 from intaglio.adapters.merge import load_merged
-from intaglio.adapters.models import load_model
-from intaglio.adapters.peft_files import save_adapter
-from intaglio.engine.interface import EngineConfig
 from intaglio.engine.llm import LLM
 from intaglio.files import write_json
 from intaglio.serving import worker
-from intaglio.serving.app import create_app
 from intaglio.serving.messages import Launch
 from intaglio.serving.remote import LocalEngine
-from intaglio.serving.service import Service
-from intaglio.specs.adapter import LoRASpec
-from intaglio.text.tokenizer import Tokenizer
+from seam_doors import SMALL, local_api, make_adapter
 from served_model import Served, served_model
 from toy_llms import toy_tokenizer
 
-SMALL = EngineConfig(block_size=4, num_blocks=256, max_tokens_per_step=24)
 PROMPTS = ("the user says hello to the assistant", "hi", "42 answers and thanks for them", "你好")
 OWN_TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}<|im_end|>"
-
-
-def make_adapter(base: Path, folder: Path, seed: int, tokenizer: Tokenizer | None = None, **settings: Any) -> Path:
-    """An adapter with large random numbers, so that no two say the same."""
-    model = load_model(base, dtype="float32")
-    attach(model, LoRASpec(**settings))
-    dice = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter += 0.2 * torch.randn(parameter.shape, generator=dice)
-    save_adapter(model, folder, base=str(base), tokenizer=tokenizer)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -58,21 +34,6 @@ def adapters(toy_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "x": make_adapter(toy_dir, folder / "x", 1, r=2, lora_alpha=6, target_modules=("q_proj", "down_proj")),
         "y": make_adapter(toy_dir, folder / "y", 2, own, **wide),
     }
-
-
-@asynccontextmanager
-async def api(engine: LocalEngine, tokenizer: Tokenizer, **adapters: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the API over a model that runs in a thread of this process."""
-    service = Service(engine, tokenizer, ("base",))
-    for name, folder in adapters.items():
-        service.admit_adapter(name, folder)
-    await engine.start()
-    transport = httpx2.ASGITransport(app=create_app(service))
-    try:
-        async with httpx2.AsyncClient(transport=transport, base_url="http://api", timeout=60) as client:
-            yield client
-    finally:
-        await engine.stop()
 
 
 async def ask(client: httpx2.AsyncClient, name: str | None) -> list[dict[str, Any]]:
@@ -122,7 +83,7 @@ def test_in_one_batch_each_says_what_it_says_merged_and_alone(toy_dir: Path, ada
     async def together() -> list[list[dict[str, Any]]]:
         built, read = worker._build(Launch(str(toy_dir), "float32", "cpu", None, SMALL))
         engine = LocalEngine(built, read, {name: str(folder) for name, folder in adapters.items()})
-        async with api(engine, toy_tokenizer(), **adapters) as client:
+        async with local_api(engine, toy_tokenizer(), **adapters) as client:
             first = await asyncio.gather(*(ask(client, name) for name in names))
             again = await asyncio.gather(*(ask(client, name) for name in reversed(names)))  # from the prefix cache
             assert words(again[::-1]) == words(first)
@@ -131,7 +92,7 @@ def test_in_one_batch_each_says_what_it_says_merged_and_alone(toy_dir: Path, ada
     async def alone(name: str | None) -> list[dict[str, Any]]:
         loaded, tokenizer = load_merged(toy_dir, adapters[name], dtype="float32") if name else (None, None)
         llm = LLM(toy_dir, dtype="float32", config=SMALL, loaded=loaded, tokenizer=tokenizer)
-        async with api(LocalEngine(llm.engine), llm.tokenizer) as client:
+        async with local_api(LocalEngine(llm.engine), llm.tokenizer) as client:
             return await ask(client, None)
 
     found = asyncio.run(together())

@@ -22,9 +22,8 @@ from intaglio.advice.speaker import Reply, Speaker
 from intaglio.advice.task import Case, TaskSpec
 from intaglio.advice.workshop import Say, Workshop
 from intaglio.errors import UserError
-from intaglio.evaluation.metrics import exact_match, normalise
+from intaglio.evaluation.metrics import exact_match, f1, normalise
 from intaglio.files import read_json, whole_file, write_json
-from intaglio.retrieval.measures import f1
 from intaglio.specs import load_yaml
 
 __all__ = ["measure", "score"]

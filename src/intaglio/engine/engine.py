@@ -150,7 +150,8 @@ class Engine:
             priority=priority,
             arrival=float(next(self._arrivals)),
             salt=self._salt(request.adapter, len(prompt_ids) + most) + salt,
-            reads_cache=request.prompt_logprobs is None,
+            reads_cache=request.skipped != 0,
+            most_cached=request.skipped,
         )
         choice = self._choice(request, sequence)
         self._scheduler.add(sequence)
@@ -164,6 +165,9 @@ class Engine:
         if params.num_beams > 1:
             raise UserError("beam search makes no pieces", where="num_beams", mend="set num_beams to 1")
         check_prompt(prompt_ids, self._spec.vocab_size)
+        if params.prompt_logprobs_from > len(prompt_ids):
+            what = f"{params.prompt_logprobs_from} is beyond the prompt, which has {len(prompt_ids)} tokens"
+            raise UserError(what, where="prompt_logprobs_from")
 
     def _salt(self, adapter: int, planned: int) -> bytes:
         """What else keys hang on: the adapter, and the planned length where dynamic rotary scaling is beyond the
@@ -358,7 +362,8 @@ class _Request:
         max_tokens: of each choice.
         adapter: its number.
         open: choices that have not ended.
-        prompt_logprobs: of the prompt's tokens as far as they are known, the first having none; None if not wanted.
+        prompt_logprobs: of the prompt's tokens as far as they are known, those before the first wanted one having none,
+            and the first of all; None if not wanted.
         begun: when its first step was.
     """
 
@@ -371,7 +376,12 @@ class _Request:
 
     def __post_init__(self) -> None:
         self.open = self.params.n
-        self.prompt_logprobs = None if self.params.prompt_logprobs is None else [None]
+        self.prompt_logprobs = None if self.skipped is None else [None] * (self.skipped + 1)
+
+    @property
+    def skipped(self) -> int | None:
+        """Tokens of the prompt at most that need not be computed; None: all but the last."""
+        return None if self.params.prompt_logprobs is None else max(self.params.prompt_logprobs_from - 1, 0)
 
     def begin(self) -> None:
         """Notes the time of the first step."""

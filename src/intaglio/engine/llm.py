@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from intaglio.checkpoints.classifiers import is_classifier, load_classifier
 from intaglio.checkpoints.models import find_model, load_model, load_tokenizer
@@ -123,12 +123,24 @@ class LLM:
         loaded: Any = None,
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        self._path = path = find_model(model)
+        path = find_model(model)
         # the tokenizer first: it is quick to say what is missing
-        self.tokenizer: Tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
-        self.model: Any = _prepared(_load(path, dtype, device) if loaded is None else loaded, config.weights)
+        tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
+        ready = _prepared(_load(path, dtype, device) if loaded is None else loaded, config.weights)
+        self._hold(path, ready, tokenizer, config)
+
+    @classmethod
+    def around(cls, model: Any, tokenizer: Tokenizer, config: EngineConfig = DEFAULT) -> Self:
+        """One over a model that stays as it is: nothing is laid out anew, and no directory recommends anything."""
+        made = cls.__new__(cls)
+        made._hold(None, model, tokenizer, config)
+        return made
+
+    def _hold(self, path: Path | None, model: Any, tokenizer: Tokenizer, config: EngineConfig) -> None:
+        self._path, self._config = path, config
+        self.model: Any = model
+        self.tokenizer: Tokenizer = tokenizer
         self.timing = Timing()
-        self._config = config
 
     @cached_property
     def engine(self) -> Engine:
@@ -145,7 +157,7 @@ class LLM:
 
     def recommended(self, **changes: Any) -> SamplingParams:
         """How the model's own directory asks it to be run, with `changes`: see `recommended_params`."""
-        return recommended_params(self._path, **changes)
+        return SamplingParams(**changes) if self._path is None else recommended_params(self._path, **changes)
 
     def generate(
         self, prompts: str | Sequence[str], params: SamplingParams | Sequence[SamplingParams] = DEFAULT_PARAMS

@@ -22,11 +22,12 @@ def block_hash(parent: bytes, tokens: Many[int]) -> bytes:
 def find_prefix(pools: Many[BlockPool], sequence: Sequence) -> list[list[int]]:
     """The block tables, one a pool, of the longest prefix of `sequence` that every pool holds; nothing is shared yet.
 
-    At least the last token is left over: it must be computed for there to be an output. A pool with a window need
-    only hold what the next token sees.
+    At least the last token is left over, and all beyond `most_cached`: they must be computed for there to be an output.
+    A pool with a window need only hold what the next token sees.
     """
     block_size = pools[0].block_size
-    length = (len(sequence.tokens) - 1) // block_size
+    most = len(sequence.tokens) - 1
+    length = (most if sequence.most_cached is None else min(most, sequence.most_cached)) // block_size
     keys = _keys(sequence, length, block_size)
     for pool in pools:
         if pool.window is None:

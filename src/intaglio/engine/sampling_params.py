@@ -23,7 +23,7 @@ _ONLY_SEARCHED = ("length_penalty", "early_stopping")
 _ONLY_SAMPLED = (
     *("n", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
     *("bad_words", "allowed_token_ids", "structured", "seed", "logprobs", "prompt_logprobs", "min_tokens", "stop"),
-    *("include_stop_str_in_output", "skip_special_tokens"),
+    *("prompt_logprobs_from", "include_stop_str_in_output", "skip_special_tokens"),
 )
 
 
@@ -92,6 +92,8 @@ class SamplingParams(_Checked):
         logprobs: how many of the likeliest tokens are told with their log-probabilities at each step, besides the one
             chosen; 0 for that one alone, None for nothing. Under the model itself, before all of the above.
         prompt_logprobs: the same for each token of the prompt.
+        prompt_logprobs_from: the first token of the prompt for which they are wanted; those before it have none, and
+            may come out of the prefix cache.
         max_tokens: tokens made at most; None for as many as the context holds.
         min_tokens: until so many are made, nothing but the length ends the sequence.
         stop: texts that end the sequence; not shown.
@@ -120,6 +122,7 @@ class SamplingParams(_Checked):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     logprobs: Annotated[int, Field(ge=0)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0)] | None = None
+    prompt_logprobs_from: Annotated[int, Field(ge=0)] = 0
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
     stop: tuple[str, ...] = ()

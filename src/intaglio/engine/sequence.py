@@ -34,8 +34,9 @@ class Sequence:
         priority: the lowest goes first, where the policy is `priority`.
         arrival: when the request came; the earliest goes first.
         salt: what the K/V depend on besides the tokens, such as the adapter: no other salt shares its blocks.
-        reads_cache: whether it may start after a prefix that is in the cache already; not where an output of every
-            prompt token is wanted (log-probabilities of the prompt, mean pooling).
+        reads_cache: whether it may start after a prefix that is in the cache already.
+        most_cached: tokens of such a prefix at most; None: all but the last. Where an output of prompt tokens is wanted
+            (their log-probabilities), those must be computed.
         id: unlike any other's in the process, and growing.
         num_prompt_tokens: how many of `tokens` are the prompt.
         status: see `Status`.
@@ -56,6 +57,7 @@ class Sequence:
     arrival: float = 0.0
     salt: bytes = b""
     reads_cache: bool = True
+    most_cached: int | None = None
     id: int = field(default_factory=_numbers.__next__)
     num_prompt_tokens: int = field(init=False)
     status: Status = Status.WAITING

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Interval", "bootstrap_mean", "paired_difference"]
+__all__ = ["Interval", "bootstrap_mean", "bootstrap_ratio", "paired_difference"]
 
 RESAMPLES = 10_000
 BLOCK = 4_000_000  # drawn at a time, so that large sets need no memory of 10,000 times their size
@@ -32,6 +32,20 @@ def bootstrap_mean(values: ArrayLike, *, confidence: float = 0.95, seed: int = 0
     tail = (1 - confidence) / 2
     low, high = np.quantile(_resampled_means(sample, np.random.default_rng(seed)), (tail, 1 - tail))
     return Interval(float(sample.mean()), float(low), float(high))
+
+
+def bootstrap_ratio(above: ArrayLike, below: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Interval:
+    """The sum of `above` over the sum of `below`, both (n,) on the same rows, such as nats and tokens of documents.
+
+    Rows are drawn whole, so that one with much below counts for much in every draw.
+    """
+    first, second = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+    assert first.shape == second.shape, "both on the same rows"
+    assert second.sum() > 0, "nothing to divide by"
+    tail = (1 - confidence) / 2
+    means = [_resampled_means(sample, np.random.default_rng(seed)) for sample in (first, second)]  # the same draws
+    low, high = np.quantile(means[0] / np.maximum(means[1], np.finfo(np.float64).tiny), (tail, 1 - tail))
+    return Interval(float(first.sum() / second.sum()), float(low), float(high))
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Interval:

@@ -52,7 +52,7 @@ class Journal:
 
     def _check(self, begun: Any) -> None:
         if not isinstance(begun, dict):
-            raise UserError("is no journal of a ranking", where=str(self._path), mend="move it away")
+            raise UserError("is no journal of ours", where=str(self._path), mend="move it away")
         for key in {**begun, **self._settings}:
             if begun.get(key) != self._settings.get(key):
                 what = f"was begun with {key} {begun.get(key)!r}, and this is {self._settings.get(key)!r}"

@@ -10,12 +10,13 @@ from itertools import combinations
 from typing import Final, Protocol
 
 from intaglio.data.preference_encoding import PromptExample
+from intaglio.data.preferences import Said
 from intaglio.data.turns import text_of
 from intaglio.engine.llm import Completion
 from intaglio.evaluation.ranking import Verdict
 from intaglio.text.messages import Message
 
-__all__ = ["Judge", "JudgeRanker"]
+__all__ = ["Judge", "JudgeRanker", "favour_of_first"]
 
 _QUESTION: Final = (
     "Two assistants answered the same conversation. Say which answer is the better one: right, helpful, harmless and "
@@ -67,19 +68,30 @@ class JudgeRanker:
         return (before + after) / 2
 
     def _first(self, example: PromptExample, first: str, second: str) -> float:
-        """The probability of A among A and B."""
-        asked = _QUESTION.format(asked=_conversation(example), first=first, second=second)
-        words = self.judge.first_words([{"role": "user", "content": asked}])
-        a, b = (_probability(words, letter) for letter in "AB")
-        self.silent += not a + b
-        return a / (a + b) if a + b else _UNDECIDED
+        found = favour_of_first(self.judge, example.source, first, second)
+        self.silent += found is None
+        return _UNDECIDED if found is None else found
+
+
+def favour_of_first(judge: Judge, asked: Said, first: str, second: str) -> float | None:
+    """The probability that the judge names the first answer among the two; None where it names neither.
+
+    Args:
+        judge: the model.
+        asked: the prompt that both answer, a text or messages.
+        first, second: the answers, in the order in which it reads them.
+    """
+    question = _QUESTION.format(asked=_conversation(asked), first=first, second=second)
+    words = judge.first_words([{"role": "user", "content": question}])
+    a, b = (_probability(words, letter) for letter in "AB")
+    return a / (a + b) if a + b else None
 
 
 def _probability(words: Mapping[str, float], letter: str) -> float:
     return sum(math.exp(value) for word, value in words.items() if word.strip().upper() == letter)
 
 
-def _conversation(example: PromptExample) -> str:
-    if isinstance(example.source, str):
-        return example.source
-    return "\n\n".join(f"--- {message['role']} ---\n{text_of(message)}" for message in example.source)
+def _conversation(asked: Said) -> str:
+    if isinstance(asked, str):
+        return asked
+    return "\n\n".join(f"--- {message['role']} ---\n{text_of(message)}" for message in asked)

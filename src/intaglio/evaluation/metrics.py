@@ -2,12 +2,13 @@
 
 import math
 import string
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bits_per_byte", "exact_match", "normalise"]
+__all__ = ["bits_per_byte", "exact_match", "f1", "normalise"]
 
 EDGES = string.punctuation + string.whitespace + "。，、；：？！“”‘’（）《》…"
 
@@ -42,6 +43,19 @@ def exact_match(answers: Sequence[str], references: Sequence[str | Sequence[str]
 def _matches(answer: str, reference: str | Sequence[str]) -> bool:
     allowed = (reference,) if isinstance(reference, str) else reference
     return bool(normalise(answer)) and normalise(answer) in {normalise(one) for one in allowed}
+
+
+def f1(answer: str, references: Sequence[str]) -> float:
+    """The harmonic mean of precision and recall over words, against the nearest reference (SQuAD, Rajpurkar 2016).
+
+    Words are what `normalise` leaves, parted at white space.
+    """
+    return max((_f1(normalise(answer).split(), normalise(one).split()) for one in references), default=0.0)
+
+
+def _f1(made: Sequence[str], wanted: Sequence[str]) -> float:
+    shared = sum((Counter(made) & Counter(wanted)).values())
+    return 2 * shared / (len(made) + len(wanted)) if shared else 0.0
 
 
 def bits_per_byte(nats: float, num_bytes: int) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -10,19 +11,22 @@ from numpy.typing import NDArray
 from intaglio.errors import UserError
 from intaglio.evaluation.intervals import Interval
 
-__all__ = ["Tokenize", "translation_gain", "translation_scores"]
+__all__ = ["References", "Tokenize", "sentence_scores", "translation_gain", "translation_scores"]
 
 Tokenize = Literal["13a", "zh", "char", "intl"]
+References = Sequence[str | Sequence[str]]
+"""(n,): one reference to a translation, or several."""
+
 RESAMPLES = 1000
 
 
 def translation_scores(
-    translations: Sequence[str], references: Sequence[str], tokenize: Tokenize = "13a"
+    translations: Sequence[str], references: References, tokenize: Tokenize = "13a"
 ) -> dict[str, Interval]:
     """`bleu` (Papineni et al. 2002) and `chrf` (Popovic 2015), 0 to 100, each with its 95 % bootstrap interval.
 
     Args:
-        translations, references: (n,) each, one reference to a translation.
+        translations, references: (n,) each.
         tokenize: of BLEU: `zh` splits Chinese into characters; `13a` is for languages with spaces.
 
     Raises:
@@ -33,10 +37,20 @@ def translation_scores(
     return {name: _scored(metric, translations, references) for name, metric in _metrics(tokenize).items()}
 
 
+def sentence_scores(translation: str, references: Sequence[str], tokenize: Tokenize = "13a") -> dict[str, float]:
+    """`bleu` and `chrf` of one translation, 0 to 100; BLEU counts n-grams up to the length there is.
+
+    Raises:
+        UserError: sacrebleu is not installed.
+    """
+    found = _metrics(tokenize, effective_order=True).items()
+    return {name: float(metric.sentence_score(translation, [*references]).score) for name, metric in found}
+
+
 def translation_gain(
     ours: Sequence[Sequence[str]],
     theirs: Sequence[Sequence[str]],
-    references: Sequence[str],
+    references: References,
     tokenize: Tokenize = "13a",
 ) -> dict[str, Interval]:
     """How far our scores are above theirs, in points, by paired bootstrap (Koehn 2004): both have the same draws.
@@ -54,21 +68,23 @@ def translation_gain(
     return found
 
 
-def _scored(metric: Any, translations: Sequence[str], references: Sequence[str]) -> Interval:
+def _scored(metric: Any, translations: Sequence[str], references: References) -> Interval:
     """Counts of each row, summed over draws of rows: sacrebleu's own bootstrap fails where a draw's score is 0."""
     counts = _counts(metric, translations, references)
     low, high = np.quantile([_score(metric, counts[draw]) for draw in _draws(len(counts))], (0.025, 0.975))
     return Interval(_score(metric, counts), float(low), float(high))
 
 
-def _metrics(tokenize: Tokenize) -> dict[str, Any]:
+def _metrics(tokenize: Tokenize, *, effective_order: bool = False) -> dict[str, Any]:
     library = _sacrebleu()
-    return {"bleu": library.BLEU(tokenize=tokenize), "chrf": library.CHRF()}
+    return {"bleu": library.BLEU(tokenize=tokenize, effective_order=effective_order), "chrf": library.CHRF()}
 
 
-def _counts(metric: Any, translations: Sequence[str], references: Sequence[str]) -> NDArray[Any]:
+def _counts(metric: Any, translations: Sequence[str], references: References) -> NDArray[Any]:
     """(n, numbers that add up)"""
-    return np.array(metric._extract_corpus_statistics(list(translations), [list(references)]))
+    each = [[one] if isinstance(one, str) else one for one in references]
+    streams = [list(stream) for stream in zip_longest(*each)]  # None: this row has no further reference
+    return np.array(metric._extract_corpus_statistics(list(translations), streams))
 
 
 def _draws(rows: int) -> NDArray[Any]:

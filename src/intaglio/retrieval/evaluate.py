@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intaglio.evaluation.intervals import bootstrap_mean
-from intaglio.evaluation.metrics import exact_match, normalise
+from intaglio.evaluation.metrics import exact_match, f1, normalise
 from intaglio.retrieval.answer import Answer, Grounding, answer
 from intaglio.retrieval.answerers import Answerer
-from intaglio.retrieval.measures import f1, first_rank, support
+from intaglio.retrieval.measures import first_rank, support
 from intaglio.retrieval.questions import Question
 from intaglio.retrieval.search import Hit, Reranker, Searcher
 from intaglio.retrieval.threshold import SEEN, strength, threshold

@@ -1,12 +1,10 @@
 """How good retrieval and answers are; every figure has one definition, given here."""
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 
-from intaglio.evaluation.metrics import normalise
 from intaglio.retrieval.words import words
 
-__all__ = ["f1", "first_rank", "support"]
+__all__ = ["first_rank", "support"]
 
 
 def first_rank(found: Sequence[str], right: Collection[str]) -> int | None:
@@ -15,19 +13,6 @@ def first_rank(found: Sequence[str], right: Collection[str]) -> int | None:
     Recall@k is the share of questions where this is k or less, MRR the mean of its inverse (none counts 0).
     """
     return next((rank for rank, file in enumerate(found, 1) if file in right), None)
-
-
-def f1(answer: str, references: Sequence[str]) -> float:
-    """The harmonic mean of precision and recall over words, against the nearest reference (SQuAD, Rajpurkar 2016).
-
-    Words are what `evaluation.metrics.normalise` leaves, parted at white space.
-    """
-    return max((_f1(normalise(answer).split(), normalise(one).split()) for one in references), default=0.0)
-
-
-def _f1(made: Sequence[str], wanted: Sequence[str]) -> float:
-    shared = sum((Counter(made) & Counter(wanted)).values())
-    return 2 * shared / (len(made) + len(wanted)) if shared else 0.0
 
 
 def support(answer: str, texts: Sequence[str]) -> float:

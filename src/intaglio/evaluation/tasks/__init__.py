@@ -1,0 +1,1 @@
+"""What is asked: tasks of any published layout, read into one form."""
