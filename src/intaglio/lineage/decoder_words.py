@@ -17,9 +17,12 @@ from intaglio.specs import (
 )
 
 __all__ = [
+    "attention_word",
     "embeddings_in_words",
+    "feed_forward_word",
     "layer_picture",
     "layers_in_words",
+    "norm_word",
     "output_in_words",
     "parts_in_words",
     "typical_block",
@@ -32,8 +35,8 @@ PLAIN = {"sigmoid": "sigmoid", "gelu": "GELU", "gelu_tanh": "GELU", "silu": "SiL
 def parts_in_words(spec: DecoderSpec) -> list[str]:
     """What a typical layer is made of, such as post-LayerNorm, learned, GELU, MHA 12."""
     block = typical_block(spec)
-    words = [f"{block.placement}-{_norm_word(block.norm)}", _positions_word(spec, block)]
-    words += [_feed_forward_word(block.feed_forward), _attention_word(block.attention)]
+    words = [f"{block.placement}-{norm_word(block.norm)}", _positions_word(spec, block)]
+    words += [feed_forward_word(block.feed_forward), attention_word(block.attention)]
     if isinstance(block.attention, AttentionSpec) and block.attention.qk_norm:
         words.append("QK-norm")
     return words + _window_words(spec)
@@ -61,12 +64,12 @@ def _window_words(spec: DecoderSpec) -> list[str]:
     return [f"window {max(windows)}{share}"]
 
 
-def _norm_word(norm: NormSpec) -> str:
+def norm_word(norm: NormSpec) -> str:
     """LayerNorm or RMSNorm."""
     return "LayerNorm" if isinstance(norm, LayerNormSpec) else "RMSNorm"
 
 
-def _attention_word(attention: AttentionSpec | LatentAttentionSpec) -> str:
+def attention_word(attention: AttentionSpec | LatentAttentionSpec) -> str:
     """The kind of attention with its query heads, and its key/value heads where they differ: GQA 32:8."""
     heads = attention.num_heads
     if isinstance(attention, LatentAttentionSpec):
@@ -76,12 +79,12 @@ def _attention_word(attention: AttentionSpec | LatentAttentionSpec) -> str:
     return f"{'MQA' if attention.kv_heads == 1 else 'GQA'} {heads}:{attention.kv_heads}"
 
 
-def _feed_forward_word(feed_forward: FeedForwardSpec | MoESpec) -> str:
+def feed_forward_word(feed_forward: FeedForwardSpec | MoESpec) -> str:
     """The activation, named after its gate where it has one; a mixture says how many experts of how many."""
     if isinstance(feed_forward, MoESpec):
         shared = "+shared" if feed_forward.shared else ""
         chosen = f"{feed_forward.num_experts_per_tok}/{feed_forward.num_experts}"
-        return f"{_feed_forward_word(feed_forward.expert)} MoE {chosen}{shared}"
+        return f"{feed_forward_word(feed_forward.expert)} MoE {chosen}{shared}"
     if isinstance(feed_forward.activation, SwishSpec):
         return "gated Swish" if feed_forward.gated else "Swish"
     return (GATED if feed_forward.gated else PLAIN)[feed_forward.activation]
@@ -89,10 +92,10 @@ def _feed_forward_word(feed_forward: FeedForwardSpec | MoESpec) -> str:
 
 def layer_picture(block: BlockSpec) -> str:
     """One layer: the residual path from left to right, what hangs under it, and where the norm stands."""
-    norm = _norm_word(block.norm)
+    norm = norm_word(block.norm)
     before = [norm] if block.placement in ("pre", "sandwich", "parallel") else []
     after = [norm] if block.placement in ("residual", "sandwich") else []
-    names = _attention_word(block.attention), _feed_forward_word(block.feed_forward)
+    names = attention_word(block.attention), feed_forward_word(block.feed_forward)
     branches = [" ─ ".join([*before, name, *after]) for name in names]
     if block.placement == "parallel":
         return _side_by_side(branches)
@@ -142,7 +145,7 @@ def layers_in_words(spec: DecoderSpec) -> list[tuple[str, str]]:
 def _block_in_words(block: BlockSpec) -> str:
     attention = block.attention
     width = attention.width if isinstance(attention, AttentionSpec) else attention.qk_head_dim
-    words = [f"{block.placement}-{_norm_word(block.norm)}", f"{_attention_word(attention)}, heads of {width}"]
+    words = [f"{block.placement}-{norm_word(block.norm)}", f"{attention_word(attention)}, heads of {width}"]
     if isinstance(attention, LatentAttentionSpec):
         words.append(f"latent of {attention.kv_lora_rank} + {attention.qk_rope_head_dim}")
     if attention.rope:
@@ -169,7 +172,7 @@ def _extras_in_words(attention: AttentionSpec) -> list[str]:
 def _feed_forward_in_words(feed_forward: FeedForwardSpec | MoESpec) -> str:
     if isinstance(feed_forward, FeedForwardSpec):
         bias = ", with bias" if feed_forward.bias else ""
-        return f"{_feed_forward_word(feed_forward)} {feed_forward.intermediate_size:,}{bias}"
+        return f"{feed_forward_word(feed_forward)} {feed_forward.intermediate_size:,}{bias}"
     words = f"{feed_forward.num_experts_per_tok} of {feed_forward.num_experts} experts"
     words += f" ({_feed_forward_in_words(feed_forward.expert)})"
     return words + (f" and a shared one of {feed_forward.shared.intermediate_size:,}" if feed_forward.shared else "")

@@ -1,0 +1,1 @@
+"""The figures of the atlas, one idea a file."""
