@@ -1,6 +1,6 @@
 # Everything starts here, and nothing asks. On a bare Debian or Ubuntu: apt-get install make python3-venv; make demo
 #
-#   make demo      install what Intaglio needs, talk to a real model, train a small one, serve the first
+#   make demo      install what Intaglio needs, and take a real model through its whole life in ten minutes
 #   make test      the tests (add ARGS="-k rope" to choose)
 #   make check     ruff and mypy
 #   make prove     the slow proofs, on real models and data

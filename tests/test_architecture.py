@@ -31,6 +31,7 @@ FLOORS = (
     {"training", "serving"},
     {"advice"},
     {"atlas"},
+    {"demo"},
     {"cli"},
 )
 GROUND = {"errors", "files", "fetch", "plots"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from intaglio.cli.main import main
-from intaglio.cli.served import served
 from intaglio.lineage.presets import generations, presets
+from intaglio.serving.beside import served
 from intaglio.specs.families import ENCODER_DECODERS, FAMILIES
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +73,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "FOLDER" / f"{i}.txt").write_text(f"the sea, the sea, the open sea {i}\n" * 20, encoding="utf-8")
     row = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}\n'
     (tmp_path / "rows.jsonl").write_text(row, encoding="utf-8")
+    asked = '{"question": "Is the sea wet?", "choices": ["yes", "no"], "answer": "yes"}\n'
+    (tmp_path / "questions.jsonl").write_text(asked, encoding="utf-8")
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -7,7 +7,7 @@ from typing import Any
 from intaglio.errors import UserError
 from intaglio.files import whole_file
 
-__all__ = ["Spot", "draw_curves", "draw_heat_map", "draw_spots", "draw_stacks"]
+__all__ = ["Spot", "draw_bands", "draw_curves", "draw_heat_map", "draw_spots", "draw_stacks"]
 
 Curve = Sequence[tuple[float, float]]
 
@@ -62,6 +62,33 @@ def draw_spots(path: Path, panels: Mapping[str, Mapping[str, Spot]], across: str
         axes.margins(x=0.25, y=0.15)
         axes.set(title=title, xlabel=across)
         axes.grid(alpha=0.25)
+    with whole_file(path) as beside:
+        figure.savefig(beside, format="png")
+
+
+def draw_bands(path: Path, panels: Mapping[str, Mapping[str, Sequence[Spot]]], across: str) -> None:
+    """One panel beside another, each with curves whose points have intervals; a name has one colour.
+
+    Args:
+        path: the PNG file.
+        panels: title -> name of a curve -> its points.
+        across: label of every x axis.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    figure = _figure_class()(figsize=(4.2 * len(panels), 3.2), layout="constrained", dpi=120)
+    colours = {name: f"C{place}" for place, name in enumerate(dict.fromkeys(n for one in panels.values() for n in one))}
+    for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for name, points in curves.items():
+            ends = [[mean - low for _, (mean, low, _) in points], [high - mean for _, (mean, _, high) in points]]
+            means = [mean for _, (mean, _, _) in points]
+            style = {"fmt": "o-", "markersize": 4, "capsize": 3, "linewidth": 1.4}
+            axes.errorbar([x for x, _ in points], means, yerr=ends, color=colours[name], label=name, **style)
+        axes.set(title=title, xlabel=across)
+        axes.grid(alpha=0.25)
+        if len(curves) > 1:
+            axes.legend(frameon=False)
     with whole_file(path) as beside:
         figure.savefig(beside, format="png")
 

@@ -1,94 +1,98 @@
-"""`intaglio demo`: everything from the pull to the conversation, on a toy."""
+"""`intaglio demo`: every stage from the pull to the report, on a toy."""
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from intaglio.cli import demo
-from intaglio.cli.served import served
+from intaglio.demo import data, training
+from intaglio.demo.stage import Desk
 from intaglio.errors import UserError
+from intaglio.serving.beside import served
 from running import Run
-from toy_llms import ANSWER, save_parrot
+from toy_llms import save_parrot
+
+HEADLINES = [
+    {"text": f"{who} {what}", "label": label}
+    for who in ("a man", "a cat", "the king", "a cook", "the moon", "a bank")
+    for what, label in (("is here", "serious"), ("is not", "sarcastic"), ("sings", "sarcastic"), ("wins", "serious"))
+]
+PAIRS = [{"prompt": f"about {i}:\n", "chosen": f"number {i}", "rejected": f"what, {i}?"} for i in range(40)]
+TINY = {"steps": 2, "max_length": 192, "micro_batch": 2, "validation": 0.2, "threads": 1}
 
 
-@pytest.fixture(scope="module")
-def patient_parrot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A parrot whose context holds the demo's conversation."""
-    return save_parrot(tmp_path_factory.mktemp("models") / "parrot", context=512)
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
-@pytest.fixture(autouse=True)
-def pulled(patient_parrot: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Pulls nothing; the names that were asked for."""
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A parrot in place of the model, a handful of rows in place of the data; the names that were pulled."""
     names: list[str] = []
+    parrot = save_parrot(tmp_path / "parrot", context=512)
+    rows = {data.HEADLINES: write(tmp_path / "headlines.jsonl", HEADLINES)}
 
     def pull(name: str, *, say: Callable[[str], None], progress: bool) -> Path:
         names.append(name)
-        say("licence: none")
-        return patient_parrot
+        return parrot
 
+    def smaller(make: Callable[[Desk], dict[str, Any]], changes: dict[str, Any], desk: Desk) -> dict[str, Any]:
+        return make(desk) | TINY | changes
+
+    texts = [{"text": f"def add_{i}(a, b):\n    return a + b\n" * 20} for i in range(60)]
+    ends: dict[str, Any] = {"evaluate_every": 2}
+    nothing: dict[str, Any] = {
+        "data": str(write(tmp_path / "texts.jsonl", texts)), "split_by": "content", "tokenizer": {"vocab_size": 300},
+        "sample_every": 2, "sample_tokens": 4,
+    }  # fmt: skip
+    pairs = {"data": str(write(tmp_path / "pairs.jsonl", PAIRS))}
+    changes: dict[str, dict[str, Any]] = {"pretrain": ends | nothing, "tune": ends, "prefer": pairs}
+    for stage, change in changes.items():
+        make = getattr(training, f"{stage}_recipe")
+        monkeypatch.setattr(training, f"{stage}_recipe", partial(smaller, make, change))
     monkeypatch.setattr("intaglio.checkpoints.pull.pull", pull)
+    monkeypatch.setattr(data, "data_rows", lambda name, say: rows[name])
+    monkeypatch.setenv("INTAGLIO_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(Desk, "sized", lambda desk, whole, quick: min(quick, 12))
     return names
 
 
-def test_it_pulls_shows_answers_and_talks(run: Run, pulled: list[str]) -> None:
-    ran = run("demo", "--no-pretrain", "--no-serve")
-    assert ran.status == 0
-    assert pulled == ["smollm2-135m-instruct"]
-    assert "licence: none" in ran.err
-    assert "1 layers of 320 features" in ran.err
-    assert ran.err.count(ANSWER) == 4
-    assert "> Name the capital of France." in ran.err
-    assert ran.err.index("a conversation of two turns") < ran.err.index("> Tell me the name")
-    first, second, third = ran.out.strip().splitlines()
-    assert first.startswith("56 tokens in 4 answers at ")
-    assert "tokens/s" in first
-    assert second.endswith("intaglio chat smollm2-135m-instruct")
-    assert third.endswith("intaglio serve smollm2-135m-instruct, then http://127.0.0.1:8000/")
+def test_it_lives_through_every_stage(run: Run, toy: list[str], tmp_path: Path) -> None:
+    ran = run("demo", "--quick", "--out", tmp_path / "life", "--json", "--threads", 1)
+    assert ran.status == 0, ran.err
+    told = json.loads(ran.out)
+    assert toy == ["smollm2-135m-instruct"]
+    stages = told["stages"]
+    assert [row["name"] for row in told["table"]] == [*stages]
+    assert stages["before"]["rows"] == stages["after"]["rows"] == 12
+    gain = stages["after"]["score"]["mean"] - stages["before"]["score"]["mean"]
+    assert stages["after"]["gain"]["mean"] == pytest.approx(gain)
+    assert stages["merge"]["same_choice"] > 0.9
+    assert len(stages["serve"]["turns"]) == 2
+    assert stages["load"]["failed"] == 0
+    assert stages["load"]["requests"] > 0
+    assert stages["plan"]["verdict"] == "fits"
+    (line,) = Path(told["leaderboard"]).read_text().splitlines()
+    assert json.loads(line)["scores"] == {row["name"]: row["value"] for row in told["table"]}
+    page = Path(told["report"]).read_text()
+    assert all(row["what"] in page for row in told["table"])
 
 
-def test_json_has_every_turn(run: Run) -> None:
-    ran = run("demo", "--no-pretrain", "--json")
-    report = json.loads(ran.out)
-    assert "asked by openai-python" in ran.err
-    assert [turn["answer"] for turn in report["served"]] == [ANSWER] * 2
-    assert [turn["answer"] for turn in report["turns"]] == [ANSWER] * 4
-    assert report["turns"][0]["question"] == "Name the capital of France."
-    *_, third, fourth = (turn["prompt_tokens"] for turn in report["turns"])
-    assert fourth > third + 14  # the second turn remembers the first
-    assert report["tokens_per_second"] > 0
-    assert report["peak_memory_bytes"] > 0
+def test_what_is_missing_is_said_first(run: Run, monkeypatch: pytest.MonkeyPatch, toy: list[str]) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "openai" else object())
+    assert "it needs openai; pip install 'intaglio[demo]'" in run("demo").refusal.replace(": ", "; ")
+    assert not toy
 
 
-def test_answers_are_as_long_as_asked(run: Run) -> None:
-    report = json.loads(run("demo", "--no-pretrain", "--no-serve", "--json", "--max-tokens", 3).out)
-    assert [turn["new_tokens"] for turn in report["turns"]] == [3] * 4
-    assert "'--max-tokens'" in run("demo", "--max-tokens", 0).refusal
-
-
-def test_it_trains_a_model_from_nothing(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pulled: list[str]
-) -> None:
-    rows = [{"text": f"def add_{i}(a, b):\n    return a + b\n" * 20} for i in range(60)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    whole = demo._recipe(1)
-    small = whole.updated(
-        data=str(tmp_path / "rows.jsonl"), tokenizer={"vocab_size": 300}, steps=2, evaluate_every=2, sample_every=2,
-        max_length=64, sample_tokens=4, validation=0.2, split_by="content",
-    )  # fmt: skip
-    monkeypatch.setattr(demo, "_recipe", lambda threads: small)
-    report = json.loads(run("demo", "--no-serve", "--json").out)["pretraining"]
-    assert report["steps"] == 2
-    assert report["bits_per_byte"] > 0
-    assert [sample.split("(")[0].split(":")[0] for sample in report["samples"]] == ["def read_lines", "class Item"]
-
-
-def test_what_is_missing_is_said_first(run: Run, monkeypatch: pytest.MonkeyPatch, pulled: list[str]) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    assert "pip install 'intaglio[demo]', or say --no-serve" in run("demo").refusal
-    assert not pulled
+def test_a_folder_with_something_else_is_left_alone(run: Run, toy: list[str], tmp_path: Path) -> None:
+    (tmp_path / "life").mkdir()
+    (tmp_path / "life" / "thesis.tex").write_text("years of work")
+    assert "holds something else" in run("demo", "--out", tmp_path / "life").refusal
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:

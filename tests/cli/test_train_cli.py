@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from out_of_memory import short
 from running import Run
 from toy_llms import save_toy
 
@@ -37,10 +38,25 @@ def test_it_trains_and_goes_on(run: Run, recipe: Path, tmp_path: Path) -> None:
     assert again.out.strip() == str(out / "model")
 
 
+def test_memory_that_runs_out_is_one_line(run: Run, recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with short(after=3):  # two layers, a step and a half
+        ran = run("train", recipe, f"out={out}", "max_length=64", "save_every=1", "micro_batch=2")
+    assert (ran.status, ran.out) == (2, "")
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("intaglio: memory ran out after 1 step (")
+    assert "Traceback" not in ran.err
+    again = last.partition("go on with: intaglio ")[2].split()
+    assert run(*again).status == 0
+    assert (out / "model" / "model.safetensors").exists()
+
+
 def test_a_dry_run_shows_samples_memory_and_cost(run: Run, recipe: Path, tmp_path: Path) -> None:
     ran = run("train", recipe, "--dry-run", "max_length=64")
     assert ran.status == 0, ran.err
     assert "optimizer states" in ran.out
+    assert "most of it is " in ran.out
+    assert "checkpointing=1 gains " in ran.out
     assert "peak" in ran.out
     assert "question 0answer 0<|im_end|>" in ran.out.replace("\n", "")
     assert not (tmp_path / "run").exists()

@@ -8,11 +8,13 @@ import typer
 
 from intaglio.cli import (
     advise,
+    atlas,
     chat,
     convert,
     data,
     demo,
     diff,
+    eval,
     export,
     generate,
     ladder,
@@ -54,6 +56,7 @@ app.command()(train.train)
 app.command()(launch.launch)
 app.command()(plan.plan)
 app.add_typer(ladder.app, name="ladder")
+app.command()(atlas.atlas)
 app.command()(merge.merge)
 app.command()(generate.generate)
 app.command()(chat.chat)
@@ -61,6 +64,7 @@ app.command()(serve.serve)
 app.add_typer(rag.app, name="rag")
 app.command()(advise.advise)
 app.command()(load.load)
+app.command("eval")(eval.eval_)
 app.command()(demo.demo)
 
 

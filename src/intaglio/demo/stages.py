@@ -1,0 +1,130 @@
+"""The stages in order, with the number of each and what is shown of it."""
+
+from typing import Final
+
+from intaglio.demo import measuring, planning, serving, training
+from intaglio.demo.stage import Found, Score, Stage
+
+__all__ = ["STAGES"]
+
+
+def _percent(one: Found) -> str:
+    return f"{one['mean']:.1%} [{one['low']:.1%}, {one['high']:.1%}]"
+
+
+def _pulled(found: Found) -> list[str]:
+    cache = found["kv_bytes_per_token"] / 1024
+    return [f"{found['parameters'] / 1e6:.1f} M parameters in {found['layers']} layers, {cache:.1f} KiB a cached token"]
+
+
+def _before(found: Found) -> list[str]:
+    answer = " ".join(found["answer"].split())
+    return [
+        f"> {found['question']}  {answer}",
+        f"{found['tokens_per_second']:.1f} tokens a second",
+        f"sarcastic or serious: {_percent(found['score'])} right of {found['rows']}",
+    ]
+
+
+def _pretrained(found: Found) -> list[str]:
+    marks = f"a byte 5-gram {found['byte_5gram']:.2f}, xz {found['xz']:.2f}"
+    return [f"{found['bits_per_byte']:.2f} bits a byte on held-out files; {marks}"]
+
+
+def _preferred(found: Found) -> list[str]:
+    before, after = found["before"], found["after"]
+    gain = found["gain"]
+    return [
+        f"the serious one is likelier in {before['accuracy']:.1%} of {found['rows']} pairs before, in "
+        f"{after['accuracy']:.1%} after: {gain['difference']:+.1%} [{gain['low']:+.1%}, {gain['high']:+.1%}]"
+    ]
+
+
+def _merged(found: Found) -> list[str]:
+    return [
+        f"logits at most {found['max_difference']:.3g} apart (bfloat16), the same choice at {found['same_choice']:.1%}"
+    ]
+
+
+def _after(found: Found) -> list[str]:
+    gain = found["gain"]
+    change = f"{gain['mean']:+.1%} [{gain['low']:+.1%}, {gain['high']:+.1%}]"
+    return [f"sarcastic or serious: {_percent(found['score'])} right of {found['rows']}, {change} over the start"]
+
+
+def _served(found: Found) -> list[str]:
+    return [line for turn in found["turns"] for line in (f"> {turn['question']}", turn["answer"])]
+
+
+def _loaded(found: Found) -> list[str]:
+    first, token = found["ttft_s"]["p50"], found["tpot_s"]["p50"]
+    return [
+        f"{found['output_tokens_per_second']:.0f} tokens a second in {found['requests']} answers, {found['failed']} "
+        f"failed; medians: first token {1000 * first:.0f} ms, then {1000 * token:.0f} ms each"
+    ]
+
+
+def _planned(found: Found) -> list[str]:
+    return [
+        f"{planning.GPUS} x {found['device']}: {found['peak_bytes'] / 2**30:.1f} GiB on each, {found['verdict']}",
+        f"{found['tokens_per_day'] / 1e9:.0f} billion tokens a day, MFU {found['mfu']:.0%}; what it was pretrained on "
+        f"takes {found['days']:.0f} days",
+    ]
+
+
+STAGES: Final = (
+    Stage(
+        "pull", "a real model, and real rows", (20, 20), measuring.pull_all,
+        Score("seconds to have both", lambda found: found["seconds"], "least", ".1f"), _pulled,
+    ),
+    Stage(
+        "before", "the model as it is", (30, 15), measuring.before,
+        Score("tokens a second, one answer", lambda found: found["tokens_per_second"], "most", ".1f"), _before,
+    ),
+    Stage(
+        "pretrain", "a minute of pretraining on the Python standard library, from nothing", (80, 35),
+        training.pretrain,
+        Score(
+            "bits a byte, held out", lambda found: found["bits_per_byte"], "least", ".3f",
+            lambda found: (found["byte_5gram"], "a byte 5-gram"),
+        ),
+        _pretrained,
+    ),
+    Stage(
+        "tune", "LoRA: what a sarcastic headline is", (100, 35), training.tune,
+        Score("held-out loss, nats a target", lambda found: found["eval_loss"], "least", ".3f"), _merged,
+    ),
+    Stage(
+        "prefer", "DPO: rather a serious headline than a sarcastic one", (90, 35), training.prefer,
+        Score(
+            "pairs told apart", lambda found: found["after"]["accuracy"], "most", ".1%",
+            lambda found: (found["before"]["accuracy"], "before it"),
+        ),
+        _preferred,
+    ),
+    Stage(
+        "merge", "both adapters become part of the model", (15, 15), training.merge,
+        Score("largest difference of logits", lambda found: found["max_difference"], "least", ".3g"), _merged,
+    ),
+    Stage(
+        "after", "the trained model, the same questions", (20, 10), measuring.after,
+        Score(
+            "right answers", lambda found: found["score"]["mean"], "most", ".1%",
+            lambda found: (found["score"]["mean"] - found["gain"]["mean"], "before training"),
+        ),
+        _after,
+    ),
+    Stage(
+        "serve", "the API, asked by openai-python", (20, 15), serving.talk,
+        Score("seconds to the first piece", lambda found: found["first_token_s"], "least", ".3f"), _served,
+    ),
+    Stage(
+        "load", f"a load test: {serving.AT_ONCE} conversations at once", (35, 20), serving.load_test,
+        Score("tokens a second", lambda found: found["output_tokens_per_second"], "most", ".1f"), _loaded,
+    ),
+    Stage(
+        "plan", f"its pretraining on {planning.GPUS} GPUs, by arithmetic", (2, 2), planning.plan_training_run,
+        Score("billion tokens a day", lambda found: found["tokens_per_day"] / 1e9, "most", ".1f"), _planned,
+    ),
+)  # fmt: skip
+"""From the download to the plan of a cluster."""
