@@ -2,9 +2,8 @@
 
 - Latency: EvalScope's goes to the message with the usage, ours to the last piece of the answer. Our server sends both
   at once, so this is less than a millisecond.
-- TTFT: the server's is that of the first token, a client's that of the first text: where a token has none yet, as half
-  a character has, the client's comes a step later. Besides, a slower client sees it later: EvalScope's takes some
-  milliseconds from the sending to the socket.
+- TTFT: a client's is a few milliseconds later than the server's own; EvalScope's takes some more from the sending to
+  the socket. (Once it was 40 ms on both sides: the server's sockets held the first piece back. See `server.listen`.)
 - Percentiles: EvalScope takes the nearest rank, we interpolate; so means are compared, of the same formulas for both.
 - One side's times hang on what else the machine does just then, twice as long or half: so each is held against what the
   server says that the very same requests took (its histograms under `/metrics`).
@@ -88,7 +87,7 @@ def test_both_tell_what_the_server_tells(url: str, tmp_path: Path, level: Closed
             said = " ".join(f"{1000 * client:.0f}/{1000 * server:.0f}" for client, server in values)
             print(f"{level.load:g} at once, {name}, {side}/the server's: {said} ms, {shares[name, side]:.3f}")
     assert all(0.97 < shares["latency_s", side] < 1.05 for side in ("ours", "theirs")), shares
-    assert all(0.97 < shares["ttft_s", side] < 1.6 for side in ("ours", "theirs")), shares
+    assert all(0.97 < shares["ttft_s", side] < 1.25 for side in ("ours", "theirs")), shares
 
 
 def test_conversations_and_open_loops_agree_in_what_is_sent(url: str, tmp_path: Path) -> None:

@@ -15,6 +15,11 @@ from intaglio.serving.server import listen
 from toy_server import ToyServer, toy_server
 
 
+def test_small_pieces_are_sent_at_once() -> None:
+    with listen("127.0.0.1", 0) as sock, socket.create_connection(sock.getsockname()), sock.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 class Streamed(threading.Thread):
     """A long answer that is read in the background."""
 

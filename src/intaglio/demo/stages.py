@@ -78,11 +78,11 @@ STAGES: Final = (
         Score("seconds to have both", lambda found: found["seconds"], "least", ".1f"), _pulled,
     ),
     Stage(
-        "before", "the model as it is", (30, 15), measuring.before,
+        "before", "the model as it is", (25, 15), measuring.before,
         Score("tokens a second, one answer", lambda found: found["tokens_per_second"], "most", ".1f"), _before,
     ),
     Stage(
-        "pretrain", "a minute of pretraining on the Python standard library, from nothing", (80, 35),
+        "pretrain", "a minute of pretraining on the Python standard library, from nothing", (60, 35),
         training.pretrain,
         Score(
             "bits a byte, held out", lambda found: found["bits_per_byte"], "least", ".3f",
@@ -91,11 +91,11 @@ STAGES: Final = (
         _pretrained,
     ),
     Stage(
-        "tune", "LoRA: what a sarcastic headline is", (100, 35), training.tune,
+        "tune", "LoRA: what a sarcastic headline is", (130, 45), training.tune,
         Score("held-out loss, nats a target", lambda found: found["eval_loss"], "least", ".3f"), _merged,
     ),
     Stage(
-        "prefer", "DPO: rather a serious headline than a sarcastic one", (90, 35), training.prefer,
+        "prefer", "DPO: rather a serious headline than a sarcastic one", (130, 50), training.prefer,
         Score(
             "pairs told apart", lambda found: found["after"]["accuracy"], "most", ".1%",
             lambda found: (found["before"]["accuracy"], "before it"),
@@ -103,7 +103,7 @@ STAGES: Final = (
         _preferred,
     ),
     Stage(
-        "merge", "both adapters become part of the model", (15, 15), training.merge,
+        "merge", "both adapters become part of the model", (5, 5), training.merge,
         Score("largest difference of logits", lambda found: found["max_difference"], "least", ".3g"), _merged,
     ),
     Stage(
