@@ -1,13 +1,13 @@
 """The stages that train: from nothing, on chats, on preferences; what adapters have learned is merged."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any, Final
 
 from intaglio.demo.data import PAIRS
 from intaglio.demo.stage import Desk, Found
-from intaglio.files import read_json, read_text
+from intaglio.files import read_json
+from intaglio.training.log import read_log
 
 __all__ = ["merge", "prefer", "prefer_recipe", "pretrain", "pretrain_recipe", "tune", "tune_recipe"]
 
@@ -17,7 +17,7 @@ _ADAPTER: Final = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
 def pretrain(desk: Desk) -> Found:
     """A model of three million parameters on the standard library's source, from nothing."""
     run = _trained(desk, "pretrain", pretrain_recipe(desk))
-    log = _log(run)
+    log = read_log(run / "log.jsonl")
     bits = [line["eval_bits_per_byte"] for line in log if "eval_bits_per_byte" in line]
     samples = [line["prompt"] + line["sample"] for line in log if "sample" in line]
     yardsticks = read_json(run / "report.json")["yardsticks"]
@@ -61,7 +61,7 @@ def pretrain_recipe(desk: Desk) -> dict[str, Any]:
 def tune(desk: Desk) -> Found:
     """An adapter beside the pulled model learns to say whether a headline is sarcastic; then it becomes part of it."""
     run = _trained(desk, "tune", tune_recipe(desk))
-    losses = [line["eval_loss"] for line in _log(run) if "eval_loss" in line]
+    losses = [line["eval_loss"] for line in read_log(run / "log.jsonl") if "eval_loss" in line]
     return {"eval_loss": losses[-1], **_merged(desk, desk.found["pull"]["path"], run, "tune")}
 
 
@@ -134,7 +134,3 @@ def _trained(desk: Desk, stage: str, recipe: dict[str, Any]) -> Path:
     run = desk.folder / stage / "run"
     finish(validate(Recipe, recipe, f"demo: {stage}"), run, say=lambda line: desk.say(f"    {line}"))
     return run
-
-
-def _log(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in read_text(run / "log.jsonl").splitlines()]
