@@ -14,12 +14,12 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.init import init_weights
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
-from intaglio.training.batches import Batch, BatchStream, make_batch
+from intaglio.training.batching.batches import Batch, BatchStream, make_batch
 from intaglio.training.loop import Loop
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.language_model import LanguageModel
-from intaglio.training.optimizer import OptimizerSpec, build_optimizers
-from intaglio.training.schedule import ScheduleSpec
+from intaglio.training.stepping.master import MasterWeights
+from intaglio.training.stepping.optimizer import OptimizerSpec, build_optimizers
+from intaglio.training.stepping.schedule import ScheduleSpec
 
 __all__ = ["SMALL", "SMALL_BATCH", "SMALL_LENGTH", "ChatsInOrder", "adapting", "fine_tuning", "mfu", "pretraining"]
 

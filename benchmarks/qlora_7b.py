@@ -27,8 +27,8 @@ from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.quantization import QuantizationSpec
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
-from intaglio.training.paged import PagedAdamW
-from intaglio.training.tricks import recompute_activations
+from intaglio.training.stepping.paged import PagedAdamW
+from intaglio.training.stepping.tricks import recompute_activations
 
 CHUNK = 128
 """Tokens whose logits exist at a time."""

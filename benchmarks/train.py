@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from intaglio import load_tokenizer
 from intaglio.data.store import InMemory
 from intaglio.models.decoder import Decoder
-from intaglio.training.batches import BatchStream
+from intaglio.training.batching.batches import BatchStream
 from intaglio.training.log import measured_peak
 from intaglio.training.loop import Loop
 

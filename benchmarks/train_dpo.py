@@ -54,12 +54,12 @@ def pairs() -> list[dict[str, Any]]:
 def ours() -> dict[str, float]:
     """The loop that `intaglio train` runs."""
     from intaglio.specs import validate
-    from intaglio.training.data import read_data
+    from intaglio.training.batching.data import read_data
     from intaglio.training.loop import Loop
-    from intaglio.training.master import MasterWeights
-    from intaglio.training.optimizer import build_optimizers
     from intaglio.training.recipe import Recipe
     from intaglio.training.start import build_tokenizer
+    from intaglio.training.stepping.master import MasterWeights
+    from intaglio.training.stepping.optimizer import build_optimizers
     from intaglio.training.tasks import task_of
 
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from torch import nn
 
 from intaglio.checkpoints.load import load_directory
 from intaglio.models.decoder import Decoder
-from intaglio.training.forks import ForkedExample
+from intaglio.training.batching.forks import ForkedExample
 from toy_llms import save_toy
 
 __all__ = ["EOS", "gradients_of", "judged", "pairs", "policy_folder", "shaken", "toy_decoder", "triples"]

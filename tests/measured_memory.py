@@ -12,10 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from intaglio.models.decoder import Decoder
 from intaglio.parts.context import Causal, Packed
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
-from intaglio.training.optimizer import OptimizerSpec, build_optimizers
-from intaglio.training.tricks import recompute_activations
+from intaglio.training.stepping.master import MasterWeights
+from intaglio.training.stepping.optimizer import OptimizerSpec, build_optimizers
+from intaglio.training.stepping.tricks import recompute_activations
 
 __all__ = ["CHUNK", "DOCUMENTS", "TOKENS", "Every", "Run", "allocated", "kept", "own_storages", "saved"]
 

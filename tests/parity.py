@@ -10,7 +10,7 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.init import init_weights
 from intaglio.parallel.gradients import clip_gradients, gradient_norm
 from intaglio.specs import DecoderSpec
-from intaglio.training.batches import IGNORE, Batch
+from intaglio.training.batching.batches import IGNORE, Batch
 from intaglio.training.objectives.objective import Objective
 
 __all__ = ["CLOSE", "Lesson", "batches", "made", "taught", "whole"]

@@ -25,7 +25,8 @@ _CONTEXT.set_forkserver_preload(
         "torch.distributed.tensor.parallel",
         "torch.distributed.pipelining",
         "torch.distributed.checkpoint",
-        "intaglio.models.decoder",
+        "intaglio.training.run",
+        "pytest",
     ]
 )
 

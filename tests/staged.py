@@ -17,15 +17,15 @@ from intaglio.models.init import init_weights
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.parallel import ParallelSpec
-from intaglio.training.batches import Batch, make_batch
-from intaglio.training.forks import ForkedExample, make_forked
+from intaglio.training.batching.batches import Batch, make_batch
+from intaglio.training.batching.forks import ForkedExample, make_forked
 from intaglio.training.lesson import Exam, Lesson
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.objectives.objective import Objective
 from intaglio.training.objectives.reward import PairwiseReward
-from intaglio.training.ranks import ALONE, Ranks
-from intaglio.training.staged import Staged
+from intaglio.training.processes.ranks import ALONE, Ranks
+from intaglio.training.processes.staged import Staged
+from intaglio.training.stepping.master import MasterWeights
 from parity import whole
 
 __all__ = ["Case", "Learnt", "alone", "staged"]
@@ -48,7 +48,7 @@ class Case:
 
     spec: DecoderSpec
     micro_batches: int = 8
-    steps: int = 3
+    steps: int = 2
     lora: int = 0
     reward: bool = False
     dtype: torch.dtype = torch.float64

@@ -34,7 +34,7 @@ FLOORS = (
     {"demo"},
     {"cli"},
 )
-GROUND = {"errors", "files", "fetch", "plots"}
+GROUND = {"errors", "files", "fetch", "pages", "plots"}
 WITHOUT_TORCH = {"specs", "lineage", "planning"}
 COMPARED_WITH = {
     "transformers",
@@ -220,6 +220,16 @@ def test_no_file_is_too_long() -> None:
 def test_the_layout_page_names_the_rooms_that_there_are() -> None:
     page = text_of(ROOT / "docs" / "layout.md")
     assert set(re.findall(r"^\| `src/intaglio/(\w+)/`", page, flags=re.MULTILINE)) == rooms_built()
+
+
+def test_the_layout_page_names_the_rooms_within_rooms() -> None:
+    page = text_of(ROOT / "docs" / "layout.md")
+    inner = {
+        f"{folder.relative_to(PACKAGE)}/"
+        for folder in PACKAGE.glob("*/*/")
+        if any(file.is_file() for file in folder.glob("*")) and folder.name != "__pycache__"
+    }
+    assert set(re.findall(r"^\| `(\w+/\w+/)` \|", page, flags=re.MULTILINE)) == inner
 
 
 def test_pages_link_to_files_that_there_are() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from intaglio.data.preference_encoding import PromptExample
 from intaglio.models.decoder import Decoder
-from intaglio.training.rollouts import Rollout, flat_rollout
+from intaglio.training.rl.rollouts import Rollout, flat_rollout
 from tiny_specs import block, decoder
 from toy_llms import PADDED_VOCAB, random_model
 

@@ -1,8 +1,9 @@
 """Tiny decoders, one for each thing a spec can say: what counted arithmetic is held against built modules on."""
 
-from typing import Any
+from typing import Any, get_args
 
 from intaglio.specs import DecoderSpec, validate
+from intaglio.specs.decoder import Placement
 
 LAYER = {"kind": "layer_norm"}
 RMS = {"kind": "rms_norm"}
@@ -52,7 +53,7 @@ def with_moe(**fields: Any) -> DecoderSpec:
 
 PLACEMENTS = {
     f"{placement} {norm['kind']}": decoder(block(placement=placement, norm=norm, repeat=2))
-    for placement in ("post", "pre", "residual", "sandwich", "parallel")
+    for placement in get_args(Placement)
     for norm in (LAYER, RMS)
 }
 
@@ -81,6 +82,9 @@ ATTENTIONS = {
 
 FEED_FORWARDS = {
     "plain": with_feed_forward(activation="relu"),
+    "squared ReLU": with_feed_forward(activation="relu2"),
+    "squared ReLU, gated": with_feed_forward(activation="relu2", gated=True),
+    "tanh form": with_feed_forward(activation="gelu_tanh"),
     "plain with biases": with_feed_forward(bias=True),
     "gated": with_feed_forward(gated=True, activation="sigmoid"),
     "gated with biases": with_feed_forward(gated=True, bias=True),

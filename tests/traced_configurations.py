@@ -6,12 +6,9 @@ Real widths, few layers: on fake tensors a wide layer takes no longer than a nar
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gpu.plan_check import Planned
 from intaglio.lineage.presets import preset
-from intaglio.planning.jobs import JobSpec
 from intaglio.specs import DecoderSpec
-from intaglio.specs.adapter import LoRASpec
-from intaglio.specs.parallel import ParallelSpec
-from intaglio.specs.quantization import QuantizationSpec
 
 __all__ = ["CONFIGURATIONS", "Configuration"]
 
@@ -29,7 +26,7 @@ DEPTHS = {
 
 
 @dataclass(frozen=True)
-class Configuration:
+class Configuration(Planned):
     """A job on a layout.
 
     Attributes:
@@ -61,24 +58,6 @@ class Configuration:
         whole: Any = preset(self.model).spec
         spec: DecoderSpec = whole.updated(layers=whole.blocks[: DEPTHS[self.model]], final_norm=whole.final_norm)
         return spec
-
-    @property
-    def job(self) -> JobSpec:
-        """What is done."""
-        return JobSpec(
-            adapter=None if self.trains == "all" else LoRASpec(),
-            quantization=QuantizationSpec() if self.trains == "qlora" else None,
-            dtype=self.dtype,
-            sequence=self.sequence,
-            micro_batch=self.micro_batch,
-            accumulation=self.accumulation,
-            checkpointing=self.checkpointing,
-        )
-
-    @property
-    def parallel(self) -> ParallelSpec:
-        """Of the ranks."""
-        return ParallelSpec.model_validate(self.layout)
 
 
 def _zero(stage: int, dp: int, **more: Any) -> dict[str, Any]:

@@ -354,6 +354,7 @@ OPENAIS = tuple(
             "untied-gelu",
             {"tie_word_embeddings": False, "activation_function": "gelu", "reorder_and_upcast_attn": True},
         ),
+        ("gpt2", "GPT2LMHeadModel", "squared-relu", {"activation_function": "relu2"}),
         ("openai-gpt", "OpenAIGPTLMHeadModel", "gelu", {"afn": "gelu"}),
         ("openai-gpt", "OpenAIGPTLMHeadModel", "swish", {"afn": "silu", "layer_norm_epsilon": 1e-3, "n_head": 6}),
     )

@@ -14,7 +14,9 @@ from intaglio.errors import UserError
 __all__ = [
     "home",
     "put_in_place",
+    "read_begun_lines",
     "read_json",
+    "read_json_lines",
     "read_text",
     "whole_directory",
     "whole_file",
@@ -113,6 +115,38 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"not valid JSON: {error}", where=str(path)) from error
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """The JSON values in `path`, one a line; blank lines are none.
+
+    Raises:
+        UserError: missing or unreadable, or a line is not JSON; names the file and the line.
+    """
+    lines = enumerate(read_text(path).split("\n"), 1)  # JSON may hold what else ends a line, such as U+2028
+    return [_value(line, f"{path}:{number}") for number, line in lines if line.strip()]
+
+
+def read_begun_lines(path: Path) -> list[Any]:
+    """The JSON values in a file that may still be written, one a line, up to a line that was cut off.
+
+    Raises:
+        UserError: missing or unreadable.
+    """
+    found = []
+    for line in filter(str.strip, read_text(path).split("\n")):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+def _value(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise UserError(f"not valid JSON: {error}", where=where) from error
 
 
 def write_json_lines(path: Path, rows: Iterable[Any]) -> None:

@@ -1,5 +1,6 @@
 """Stop rules: what ends a sequence, across token borders, and nothing shown that should not be."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -17,9 +18,14 @@ BYTES = Tokenizer(byte_level(("<|endoftext|>", "<|im_end|>")))
 EOS, TURN = 0, 1
 
 
+def all_of(stopping: Stopping, ids: Iterable[int]) -> str:
+    """Ids until the sequence is over; further ones are ignored."""
+    return "".join([stopping.add(i) for i in ids if stopping.finish_reason is None])
+
+
 def run(rules: StopRules, ids: list[int]) -> tuple[str, Stopping]:
     stopping = Stopping(rules, BYTES)
-    return stopping.add_all(ids) + stopping.close(), stopping
+    return all_of(stopping, ids) + stopping.close(), stopping
 
 
 @pytest.mark.parametrize("eos", [EOS, TURN])
@@ -42,7 +48,7 @@ def test_a_stop_string_is_found_across_tokens_and_never_shown() -> None:
     shown = [stopping.add(i) for i in BYTES.encode("ok\n\nUse")]
     assert "".join(shown) == "ok"
     assert stopping.add(BYTES.encode("x")[0]) == "\n\nUsex"
-    rest = stopping.add_all(BYTES.encode("\n\nUser: no"))
+    rest = all_of(stopping, BYTES.encode("\n\nUser: no"))
     assert (rest, stopping.finish_reason, stopping.stopped_by) == ("", "stop", "\n\nUser:")
 
 
@@ -69,7 +75,7 @@ def test_min_tokens_disarms_ids_and_strings() -> None:
     stopping = Stopping(rules, BYTES)
     ids = BYTES.encode("axb")
     assert len(ids) == 3
-    assert stopping.add_all(ids) == "axb"
+    assert all_of(stopping, ids) == "axb"
     assert stopping.finish_reason is None
     stopping.add(EOS)
     assert stopping.finish_reason == "stop"
@@ -129,30 +135,30 @@ def test_what_ended_the_text_is_shown_where_that_is_asked_for() -> None:
 
 def test_special_tokens_are_shown_where_that_is_asked_for() -> None:
     ids = [*BYTES.encode("a"), TURN, *BYTES.encode("b")]
-    assert Stopping.of(SamplingParams(), BYTES).add_all(ids) == "ab"
-    assert Stopping.of(SamplingParams(skip_special_tokens=False), BYTES).add_all(ids) == "a<|im_end|>b"
+    assert all_of(Stopping.of(SamplingParams(), BYTES), ids) == "ab"
+    assert all_of(Stopping.of(SamplingParams(skip_special_tokens=False), BYTES), ids) == "a<|im_end|>b"
     shown = SamplingParams(stop_token_ids=[TURN], include_stop_str_in_output=True, skip_special_tokens=False)
-    assert Stopping.of(shown, BYTES).add_all(ids) == "a<|im_end|>"
+    assert all_of(Stopping.of(shown, BYTES), ids) == "a<|im_end|>"
 
 
 def test_without_eos_only_the_length_and_the_users_own_ids_end_a_text() -> None:  # case 32
     ids = [*BYTES.encode("a"), EOS, *BYTES.encode("bcdefg")]
     tokenizer = Tokenizer(byte_level(("<|endoftext|>", "<|im_end|>")), eos_token_ids={EOS, TURN})
     stopping = Stopping.of(SamplingParams(ignore_eos=True, max_tokens=6), tokenizer)
-    stopping.add_all(ids)
+    all_of(stopping, ids)
     assert (stopping.num_tokens, stopping.finish_reason) == (6, "length")
     stopping = Stopping.of(SamplingParams(ignore_eos=True, stop_token_ids=[ids[3]]), tokenizer)
-    stopping.add_all(ids)
+    all_of(stopping, ids)
     assert (stopping.num_tokens, stopping.finish_reason, stopping.stopped_by) == (4, "stop", ids[3])
     stopping = Stopping.of(SamplingParams(), tokenizer)
-    stopping.add_all(ids)
+    all_of(stopping, ids)
     assert stopping.num_tokens == 2
 
 
 def test_min_tokens_counts_what_was_made_and_not_the_prompt() -> None:  # case 32
     tokenizer = Tokenizer(byte_level(("<|endoftext|>", "<|im_end|>")), eos_token_ids={EOS})
     stopping = Stopping.of(SamplingParams(min_tokens=2), tokenizer, prompt=BYTES.encode("a long prompt"))
-    assert stopping.add_all([EOS, EOS]) == ""
+    assert all_of(stopping, [EOS, EOS]) == ""
     assert stopping.finish_reason is None
     stopping.add(EOS)
     assert stopping.finish_reason == "stop"
@@ -161,12 +167,12 @@ def test_min_tokens_counts_what_was_made_and_not_the_prompt() -> None:  # case 3
 def test_half_a_character_of_the_prompt_is_completed_and_the_prompt_is_not_shown() -> None:  # case 01
     *begun, last = BYTES.encode("hi中")
     stopping = Stopping.of(SamplingParams(stop=["hi"]), BYTES, prompt=begun)
-    assert [stopping.add(last), stopping.add_all(BYTES.encode("!"))] == ["中", "!"]
+    assert [stopping.add(last), all_of(stopping, BYTES.encode("!"))] == ["中", "!"]
 
 
 def test_a_sequence_may_be_closed_for_a_reason() -> None:
     stopping = Stopping.of(SamplingParams(stop=["bx"]), BYTES)
-    assert stopping.add_all(BYTES.encode("ab")) == "a"
+    assert all_of(stopping, BYTES.encode("ab")) == "a"
     assert stopping.close("stop") == "b"
     assert stopping.finish_reason == "stop"
     assert stopping.close("abort") == ""

@@ -32,10 +32,10 @@ from intaglio.specs import DecoderSpec, validate
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.parallel import ParallelSpec
 from intaglio.specs.quantization import QuantizationSpec
-from intaglio.training.imagined import imagined_ranks
-from intaglio.training.rehearsal import Rehearsal
+from intaglio.training.memory.imagined import imagined_ranks
+from intaglio.training.memory.rehearsal import Rehearsal
 
-__all__ = ["CONFIGURATIONS", "WITHIN", "Configuration", "Seen", "main", "rehearsed", "told"]
+__all__ = ["CONFIGURATIONS", "WITHIN", "Configuration", "Planned", "Seen", "main", "rehearsed", "told"]
 
 GIB: Final = 1 << 30
 WITHIN: Final = 0.03
@@ -44,8 +44,38 @@ _WIDTH: Final = 128  # of a head
 Trains = Literal["all", "lora", "qlora"]
 
 
+class Planned:
+    """The specs of a dataclass that has these fields."""
+
+    trains: Trains
+    layout: dict[str, Any]
+    dtype: Literal["bfloat16", "float32"]
+    checkpointing: Literal["selective"] | int
+    sequence: int
+    micro_batch: int
+    accumulation: int
+
+    @property
+    def job(self) -> JobSpec:
+        """What is done."""
+        return JobSpec(
+            adapter=None if self.trains == "all" else LoRASpec(),
+            quantization=QuantizationSpec() if self.trains == "qlora" else None,
+            dtype=self.dtype,
+            sequence=self.sequence,
+            micro_batch=self.micro_batch,
+            accumulation=self.accumulation,
+            checkpointing=self.checkpointing,
+        )
+
+    @property
+    def parallel(self) -> ParallelSpec:
+        """Of the ranks."""
+        return ParallelSpec.model_validate(self.layout)
+
+
 @dataclass(frozen=True)
-class Configuration:
+class Configuration(Planned):
     """A job.
 
     Attributes:
@@ -103,24 +133,6 @@ class Configuration:
         }
         spec: DecoderSpec = validate(DecoderSpec, fields, self.name)
         return spec
-
-    @property
-    def job(self) -> JobSpec:
-        """What is done."""
-        return JobSpec(
-            adapter=None if self.trains == "all" else LoRASpec(),
-            quantization=QuantizationSpec() if self.trains == "qlora" else None,
-            dtype=self.dtype,
-            sequence=self.sequence,
-            micro_batch=self.micro_batch,
-            accumulation=self.accumulation,
-            checkpointing=self.checkpointing,
-        )
-
-    @property
-    def parallel(self) -> ParallelSpec:
-        """Of the ranks."""
-        return ParallelSpec.model_validate(self.layout)
 
     @property
     def plan(self) -> JobPlan:

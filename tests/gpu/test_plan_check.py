@@ -11,7 +11,7 @@ import torch
 
 from gpu import plan_check
 from gpu.plan_check import CONFIGURATIONS, GIB, SMALL, Seen, rehearsed, told
-from intaglio.training.imagined import imagined_ranks
+from intaglio.training.memory.imagined import imagined_ranks
 
 SCRIPT = Path(plan_check.__file__)
 

@@ -1,15 +1,19 @@
 """Parts in words, the picture of a layer, and units."""
 
+from typing import get_args
+
 import pytest
 
 from intaglio.lineage import preset
-from intaglio.lineage.decoder_words import layer_picture
+from intaglio.lineage.decoder_words import feed_forward_word, layer_picture
 from intaglio.lineage.units import parse_count, short_bytes, short_count, short_flops
 from intaglio.lineage.words import embeddings_in_words, layers_in_words, parts_in_words, picture
-from intaglio.specs import DecoderSpec, Seq2SeqSpec
+from intaglio.specs import DecoderSpec, FeedForwardSpec, Seq2SeqSpec
+from intaglio.specs.decoder import Placement
+from intaglio.specs.feed_forward import ActivationName
 from tiny_pairs import PAIRS
 from tiny_seq2seq import ZOO as SEQ2SEQ
-from tiny_specs import ZOO, block, decoder
+from tiny_specs import DENSE, ZOO, block, decoder
 
 
 @pytest.mark.parametrize(
@@ -92,6 +96,18 @@ def test_a_seq2seq_has_words_for_both_sides(spec: Seq2SeqSpec) -> None:
     assert ("no attention" in parts_in_words(spec)) == (spec.attention is None)
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", get_args(ActivationName))
+def test_every_activation_has_a_word(activation: ActivationName, gated: bool) -> None:
+    layer = FeedForwardSpec(intermediate_size=4, activation=activation, gated=gated)
+    assert feed_forward_word(layer)
+    assert any(
+        activation == getattr(block.feed_forward, "activation", None)
+        for spec in DENSE.values()
+        for block in spec.blocks
+    ), "tests/tiny_specs.py has no decoder with it: its bytes are held against nothing"
+
+
 PICTURES = {
     "post": """\
 x ─┬─────────+─ RMSNorm ─┬──────────+─ RMSNorm ─▶
@@ -114,6 +130,7 @@ x ─┬────────────────────+─▶
 
 @pytest.mark.parametrize("placement", PICTURES)
 def test_the_picture_shows_where_the_norm_stands(placement: str) -> None:
+    assert PICTURES.keys() == set(get_args(Placement))
     assert layer_picture(decoder(block(placement=placement)).blocks[0]) == PICTURES[placement]
 
 

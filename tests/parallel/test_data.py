@@ -31,8 +31,8 @@ from intaglio.specs import DecoderSpec, RecurrentSpec, validate_model
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.parallel import ParallelSpec
 from intaglio.specs.quantization import QuantizationSpec
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
+from intaglio.training.stepping.master import MasterWeights
 from ranks import run_ranks
 from tiny_specs import MOE, block, decoder
 

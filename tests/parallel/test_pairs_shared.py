@@ -11,12 +11,12 @@ from intaglio.models.heads import SequenceClassifier
 from intaglio.parallel import context, tensor
 from intaglio.parallel.mesh import build_mesh
 from intaglio.specs.parallel import ParallelSpec
-from intaglio.training.forks import ForkedBatch, ForkedExample, make_forked
+from intaglio.training.batching.forks import ForkedBatch, ForkedExample, make_forked
 from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.orpo import ORPO, orpo_batches
 from intaglio.training.objectives.reward import PairwiseReward
-from intaglio.training.tricks import recompute_activations
+from intaglio.training.stepping.tricks import recompute_activations
 from parity import CLOSE, batches, made, whole
 from ranks import run_ranks
 from tiny_specs import attention, block, decoder

@@ -18,8 +18,8 @@ from intaglio.planning.adapters import ranks_of
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.families import read_config
-from intaglio.training import tricks
-from intaglio.training.tricks import recompute_activations
+from intaglio.training.stepping import tricks
+from intaglio.training.stepping.tricks import recompute_activations
 from measured_memory import kept
 from native_build import either_way, native_file, with_native
 from tiny_specs import LATENT, ZOO, attention, block, decoder, with_attention, with_moe

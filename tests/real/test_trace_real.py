@@ -13,7 +13,7 @@ from intaglio.planning.rank_plan import plan_rank
 from intaglio.planning.shards import Rank
 from intaglio.specs import DecoderSpec
 from intaglio.specs.parallel import ParallelSpec
-from intaglio.training.trace import trace_job
+from intaglio.training.memory.trace import trace_job
 
 pytestmark = pytest.mark.prove
 

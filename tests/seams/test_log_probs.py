@@ -20,7 +20,7 @@ from intaglio.checkpoints.save import save_model
 from intaglio.data.examples import Example
 from intaglio.engine.engine import Engine
 from intaglio.engine.llm import LLM
-from intaglio.training.batches import Batch, make_batch
+from intaglio.training.batching.batches import Batch, make_batch
 from intaglio.training.objectives.language_model import LanguageModel
 from seam_doors import (
     SMALL,

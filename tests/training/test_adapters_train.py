@@ -13,12 +13,12 @@ from intaglio.models.decoder import Decoder
 from intaglio.parts.lora_fast import add_low_rank, suits
 from intaglio.specs import DecoderSpec
 from intaglio.specs.adapter import LoRASpec
-from intaglio.training.batches import Batch, make_batch
-from intaglio.training.master import MasterWeights
+from intaglio.training.batching.batches import Batch, make_batch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
 from intaglio.training.objectives.language_model import LanguageModel
-from intaglio.training.optimizer import OptimizerSpec, build_optimizers
-from intaglio.training.tricks import recompute_activations
+from intaglio.training.stepping.master import MasterWeights
+from intaglio.training.stepping.optimizer import OptimizerSpec, build_optimizers
+from intaglio.training.stepping.tricks import recompute_activations
 from native_build import either_way, native_file, with_native
 from tiny_specs import attention, block, decoder
 

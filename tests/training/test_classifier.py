@@ -24,16 +24,16 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, init_head
 from intaglio.planning.parameters import decays
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.batches import AnnotatedStream, Batch, make_batch
-from intaglio.training.labelled import Labels, encode_labelled, labelled_batches, texts_of
+from intaglio.training.batching.batches import AnnotatedStream, Batch, make_batch
+from intaglio.training.batching.labelled import Labels, encode_labelled, labelled_batches, texts_of
 from intaglio.training.loop import Loop, evaluate
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.classifier import Classifier
-from intaglio.training.optimizer import OptimizerSpec, build_optimizers
 from intaglio.training.preview import preview
 from intaglio.training.recipe import load_recipe
 from intaglio.training.run import resume, train
-from intaglio.training.schedule import ScheduleSpec
+from intaglio.training.stepping.master import MasterWeights
+from intaglio.training.stepping.optimizer import OptimizerSpec, build_optimizers
+from intaglio.training.stepping.schedule import ScheduleSpec
 from tiny_specs import ZOO
 from toy_tokenizers import byte_level
 

@@ -95,6 +95,7 @@ def ended(line: list[str], environment: dict[str, str]) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.prove
 def test_a_killed_rank_costs_a_restart_and_nothing_else(recipe: Path, alone: Path, tmp_path: Path) -> None:
     dying = Path(__file__).parents[1] / "dying_rank.py"
     run, died = tmp_path / "run", tmp_path / "died"

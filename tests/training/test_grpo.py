@@ -12,7 +12,7 @@ from intaglio.training.objectives.actions import Actions, Reader
 from intaglio.training.objectives.grpo import GRPO
 from intaglio.training.objectives.policy_loss import Aggregation, RatioOf
 from intaglio.training.objectives.watch import Watch
-from intaglio.training.rollouts import RolloutBatch, batch_of, weighed
+from intaglio.training.rl.rollouts import RolloutBatch, batch_of, weighed
 from tiny_rollouts import policy, recorded_rollout
 
 LENGTHS, LONGEST, MASK = (3, 1, 5, 2), 8, torch.arange(5) < torch.tensor([3, 1, 5, 2])[:, None]

@@ -15,13 +15,13 @@ from intaglio.data.store import InMemory
 from intaglio.errors import UserError
 from intaglio.models.decoder import Decoder
 from intaglio.specs import DecoderSpec
-from intaglio.training.batches import BatchStream, make_batch
+from intaglio.training.batching.batches import BatchStream, make_batch
 from intaglio.training.loop import Loop, Step, evaluate
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.language_model import LanguageModel
-from intaglio.training.optimizer import OptimizerSpec, build_optimizers
-from intaglio.training.schedule import ScheduleSpec
 from intaglio.training.state import last_checkpoint, load_state, prune, save_state
+from intaglio.training.stepping.master import MasterWeights
+from intaglio.training.stepping.optimizer import OptimizerSpec, build_optimizers
+from intaglio.training.stepping.schedule import ScheduleSpec
 from tiny_specs import ZOO
 
 

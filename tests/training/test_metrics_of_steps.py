@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from intaglio.training.batches import Batch
+from intaglio.training.batching.batches import Batch
 from intaglio.training.log import Log
 from intaglio.training.loop import Loop, evaluate
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.metrics import Least, Mean, Most, Variance, joined
 from intaglio.training.objectives.objective import Loss
-from intaglio.training.schedule import ScheduleSpec
+from intaglio.training.stepping.master import MasterWeights
+from intaglio.training.stepping.schedule import ScheduleSpec
 
 
 class _Tiny(nn.Module):

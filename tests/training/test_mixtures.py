@@ -11,14 +11,14 @@ from intaglio.data.examples import Example
 from intaglio.data.store import InMemory
 from intaglio.models.decoder import Decoder
 from intaglio.parts.moe import MixtureOfExperts, Router
-from intaglio.training.batches import Batch, BatchStream, make_batch
+from intaglio.training.batching.batches import Batch, BatchStream, make_batch
 from intaglio.training.log import Log
 from intaglio.training.loop import Loop, evaluate
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.objectives.mixtures import ExpertUse, joined_use
-from intaglio.training.optimizer import OptimizerSpec, build_optimizers
-from intaglio.training.schedule import ScheduleSpec
+from intaglio.training.stepping.master import MasterWeights
+from intaglio.training.stepping.optimizer import OptimizerSpec, build_optimizers
+from intaglio.training.stepping.schedule import ScheduleSpec
 from tiny_specs import EXPERT, GATED, block, decoder
 
 MOE = {"kind": "moe", "num_experts": 4, "num_experts_per_tok": 2, "expert": EXPERT, "load_balancing_coef": 0.1}

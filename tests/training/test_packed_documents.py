@@ -9,7 +9,7 @@ from intaglio.data.packing import Method
 from intaglio.data.store import InMemory
 from intaglio.models.decoder import Decoder
 from intaglio.parts.context import Packed
-from intaglio.training.batches import evaluation_batches
+from intaglio.training.batching.batches import evaluation_batches
 from intaglio.training.loop import Evaluation, evaluate
 from intaglio.training.objectives.language_model import LanguageModel
 from tiny_specs import RMS, ZOO, attention, block, decoder

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from intaglio.errors import UserError
-from intaglio.training.paged import PagedAdamW
+from intaglio.training.stepping.paged import PagedAdamW
 
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 

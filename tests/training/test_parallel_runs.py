@@ -1,4 +1,7 @@
-"""Runs of two ranks: every objective ends where one process with twice the accumulation does; one stop stops all."""
+"""Runs of two ranks: every objective ends where one process with twice the accumulation does; one stop stops all.
+
+Of objectives, adapters and layouts each is with every test at least once; the rest of the list with `make prove`.
+"""
 
 import json
 import os
@@ -73,6 +76,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
 }
 STOPPED = "texts, zero 2"
+PROVED = ("texts in bf16, zero 2", "reward, zero 3", "dpo, lora, zero 2", "texts, tp", "dpo, lora, pp")
+LISTED = [pytest.param(name, marks=[pytest.mark.prove] if name in PROVED else []) for name in RUNS]
 IN_FP32 = ("qlora, zero 3", "texts in bf16, zero 2")  # what steps them, while all others are in fp64
 
 
@@ -120,11 +125,11 @@ def _counted(said: list[str]) -> str:
     return next(line for line in said if " parameters" in line)
 
 
-def _together(folder: Path) -> dict[str, Any]:
-    """All runs, in fp64, one that is stopped on the second rank alone and gone on with, and one short of memory."""
+def _together(folder: Path, names: list[str]) -> dict[str, Any]:
+    """Those runs, in fp64, one that is stopped on the second rank alone and gone on with, and one short of memory."""
     DTYPES["float32"] = torch.float64
     unmeasured(pytest.MonkeyPatch())
-    found: dict[str, Any] = {name: _run(_recipe(folder, name), folder / "two" / name) for name in RUNS}
+    found: dict[str, Any] = {name: _run(_recipe(folder, name), folder / "two" / name) for name in names}
     step, out = Loop.step, folder / "two" / "stopped"
 
     def stopping(self: Loop) -> Step:
@@ -157,17 +162,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def _asked(request: pytest.FixtureRequest) -> list[str]:
+    """The runs that a test of this session looks at."""
+    items = [item for item in request.session.items if item.path == request.path]
+    named = {item.callspec.params.get("name") for item in items if hasattr(item, "callspec")}
+    return [name for name in RUNS if name in named or name == STOPPED]
+
+
 @pytest.fixture(scope="module")
-def ran(folder: Path) -> list[dict[str, Any]]:
+def ran(request: pytest.FixtureRequest, folder: Path) -> list[dict[str, Any]]:
     """What two ranks told, after one process has done the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(DTYPES, "float32", torch.float64)
         patch.setenv("INTAGLIO_HOME", str(folder / "home"))
-        for name in RUNS:
+        names = _asked(request)
+        for name in names:
             readers = RUNS[name]["parallel"].get("dp", 1)
             said, _ = _run(_recipe(folder, name, parallel=None, accumulation=2 * readers), folder / "one" / name)
             (folder / "one" / name / "said").write_text(_counted(said), encoding="utf-8")
-        return run_ranks(2, _together, folder, timeout=300)
+        return run_ranks(2, _together, folder, names, timeout=300)
 
 
 def _lines(run: Path) -> list[dict[str, Any]]:
@@ -186,7 +199,7 @@ def _assert_close(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], clos
                 assert np.asarray(mine[key]) == pytest.approx(np.asarray(value), rel=close, abs=close), key
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", LISTED)
 def test_two_ranks_end_where_one_process_does(ran: list[dict[str, Any]], folder: Path, name: str) -> None:
     two, one = folder / "two" / name, folder / "one" / name
     lines = _lines(two)
@@ -205,7 +218,7 @@ def test_two_ranks_end_where_one_process_does(ran: list[dict[str, Any]], folder:
             torch.testing.assert_close(ours[key], tensor, rtol=close, atol=2e-7)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", LISTED)
 def test_the_first_rank_speaks_for_all(ran: list[dict[str, Any]], folder: Path, name: str) -> None:
     (said, first), (unsaid, second) = ran[0][name], ran[1][name]
     assert _counted(said) == (folder / "one" / name / "said").read_text()  # of the whole model, and of all rows

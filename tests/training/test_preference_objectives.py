@@ -17,14 +17,14 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, init_head
 from intaglio.parts.context import positions_of
 from intaglio.specs.adapter import LoRASpec
-from intaglio.training.forks import ForkedBatch, ForkedExample, make_forked
+from intaglio.training.batching.forks import ForkedBatch, ForkedExample, make_forked
 from intaglio.training.objectives.dpo import DPO
 from intaglio.training.objectives.kto import KTO, make_rotated
 from intaglio.training.objectives.metrics import joined
 from intaglio.training.objectives.orpo import ORPO, orpo_batches
 from intaglio.training.objectives.reward import PairwiseReward
 from intaglio.training.reference import AdapterCopy, AdapterOff, Computed, ModelCopy, Precomputed, precompute
-from intaglio.training.tricks import without_dropout
+from intaglio.training.stepping.tricks import without_dropout
 from tiny_specs import block, decoder
 
 Split = list[list[ForkedExample]]

@@ -17,7 +17,7 @@ from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 from compared import EOS, gradients_of, judged, pairs, policy_folder, shaken, toy_decoder, triples
 from intaglio.checkpoints.classifiers import load_classifier, save_classifier
 from intaglio.models.heads import SequenceClassifier, init_head
-from intaglio.training.forks import make_forked
+from intaglio.training.batching.forks import make_forked
 from intaglio.training.objectives.dpo import DPO
 from intaglio.training.objectives.kto import KTO, make_rotated
 from intaglio.training.objectives.metrics import joined

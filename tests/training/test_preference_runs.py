@@ -21,7 +21,7 @@ from intaglio.data.store import InMemory
 from intaglio.errors import UserError
 from intaglio.specs.adapter import LoRASpec
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.preferences import (
+from intaglio.training.batching.preferences import (
     compares_chats,
     judged_examples,
     pair_examples,

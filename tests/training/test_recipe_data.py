@@ -8,7 +8,8 @@ import pytest
 
 from intaglio.errors import UserError
 from intaglio.specs import validate
-from intaglio.training.data import texts_to_learn_from
+from intaglio.training.batching.data import texts_to_learn_from
+from intaglio.training.objectives.specs import LanguageModelSpec
 from intaglio.training.preview import preview
 from intaglio.training.recipe import Recipe
 from intaglio.training.start import build_tokenizer
@@ -74,6 +75,20 @@ def test_a_dry_run_shows_what_is_learned_from(kind: str, tmp_path: Path, capsys:
     assert "memory of a full micro-batch" in shown
     assert ("reference weights" in shown) == (kind in ("kto", "ppo"))  # a frozen copy, which the others do without
     assert ("critic weights" in shown) == (kind == "ppo")
+
+
+def plain(folder: Path, *rows: dict[str, Any]) -> Recipe:
+    return recipe_of("dpo", folder, [*rows]).updated(objective=LanguageModelSpec())
+
+
+def test_a_tokenizer_of_a_language_model_learns_from_answers_and_chats_too(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "say it"}, {"role": "assistant", "content": "so be it"}]
+    rows = ({"prompt": "one ", "completion": "two"}, {"messages": chat}, {"text": "alone"})
+    assert [*texts_to_learn_from(plain(tmp_path, *rows))] == ["one ", "two", "say it", "so be it", "alone"]
+    asked = {"prompt": chat[:1], "completion": chat[1:]}
+    assert [*texts_to_learn_from(plain(tmp_path, asked))] == ["say it", "so be it"]
+    with pytest.raises(UserError, match=r"rows.jsonl:1: token ids, of which no tokenizer can be learned"):
+        [*texts_to_learn_from(plain(tmp_path, {"input_ids": [1, 2, 3]}))]
 
 
 def test_rows_that_say_nothing_of_the_kind_are_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from intaglio.checkpoints.load import load_directory
 from intaglio.models.heads import SequenceClassifier, init_head
 from intaglio.training.recipe import load_recipe
 from intaglio.training.run import train
-from intaglio.training.stages import has_stages
+from intaglio.training.stages.plan import has_stages
 from toy_llms import save_toy, toy_tokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from intaglio.checkpoints.models import load_model, load_tokenizer
 from intaglio.models.decoder import Decoder
 from intaglio.specs import validate
 from intaglio.training.adapting import adapt
+from intaglio.training.measuring.side_by_side import SideBySide
 from intaglio.training.recipe import Recipe
-from intaglio.training.side_by_side import SideBySide
-from intaglio.training.stage_pages import report_lines
+from intaglio.training.stages.pages import report_lines
 from toy_llms import save_toy
 from toy_models import user_error
 
@@ -153,7 +153,7 @@ def test_a_new_adapter_is_switched_off_and_no_model_is_read_again(
         for parameter in policy.parameters():
             if parameter.requires_grad:
                 parameter.add_(0.2)
-    monkeypatch.setattr("intaglio.training.side_by_side.build_model", lambda *rest: pytest.fail("read again"))
+    monkeypatch.setattr("intaglio.training.measuring.side_by_side.build_model", lambda *rest: pytest.fail("read again"))
     _, told = asked(folder, policy, **adapter)
     _, plain = asked_before(folder, policy_of(folder), monkeypatch)
     assert told.lines[0]["samples/kl"] > 1e-3

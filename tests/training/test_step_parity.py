@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from intaglio.checkpoints.load import load_directory
 from intaglio.data.examples import Example
-from intaglio.training.batches import make_batch
+from intaglio.training.batching.batches import make_batch
 from intaglio.training.objectives.language_model import LanguageModel
 from zoo import ZOO, build
 

@@ -1,6 +1,6 @@
 """An adapter as a directory in PEFT's format: the same logits on both sides, or an error that says why not.
 
-What PiSSA and OLoRA start from is written as part of a plain adapter of twice the rank, [B, -B0] [A; A0]: so it fits
+What PiSSA and OLoRA start from is written as part of a plain adapter of twice the rank, `[B, -B0] [A; A0]`: so it fits
 the base as that was published, and need not be taken apart again.
 """
 

@@ -15,7 +15,7 @@ from intaglio.data.readers import Row, read_rows
 from intaglio.errors import UserError, nearest
 from intaglio.specs import Spec, load_yaml, validate
 from intaglio.text.messages import Message
-from intaglio.training.data import located
+from intaglio.training.batching.data import located
 
 __all__ = ["Case", "RowsSpec", "Sides", "TaskSpec", "load_task", "read_sides"]
 

@@ -1,0 +1,1 @@
+"""Models on disk: weight maps, Hugging Face directories, GGUF files, and real models pulled by name."""

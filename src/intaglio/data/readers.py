@@ -120,7 +120,8 @@ def _nothing(source: str | Path, skipped: list[Skipped]) -> UserError:
     kinds = ", ".join(READERS)
     if skipped:
         first = f"{len(skipped)} left out, the first, {skipped[0].where}, because it is {skipped[0].reason}"
-        return UserError(f"no data ({first})", where=str(source), mend=f"we read {kinds} (.gz and .zst too)")
+        others = f"other texts where a glob names them, as '{source}/**/*.md'"
+        return UserError(f"no data ({first})", where=str(source), mend=f"we read {kinds} (.gz and .zst too); {others}")
     if Path(source).expanduser().is_dir():
         return UserError("no data: the folder is empty", where=str(source), mend=f"put {kinds} files there")
     mend = "check the path"

@@ -67,7 +67,7 @@ def split(
         known |= _shared(store, validation, train) > near
     if not len(train) or known.all():
         side = "validation" if len(train) else "training"
-        raise UserError(f"nothing is left for {side} of {len(store)} examples at a validation share of {share}")
+        raise _one_sided(side, len(store), share)
     return Split(View.of(store, train), View.of(store, validation[~known]), int(known.sum()))
 
 
@@ -91,8 +91,13 @@ def held_out_prompts(prompts: Sequence[np.ndarray], share: float) -> np.ndarray:
     outside = _lowest(np.array([_digest(ids.tobytes()) for ids in prompts], dtype=np.uint64), share)
     if share and (outside.all() or not outside.any()):
         side = "training" if outside.all() else "validation"
-        raise UserError(f"nothing is left for {side} of {len(prompts)} examples at a validation share of {share}")
+        raise _one_sided(side, len(prompts), share)
     return outside
+
+
+def _one_sided(side: str, count: int, share: float) -> UserError:
+    what = f"nothing is left for {side} of {count} examples at a validation share of {share}"
+    return UserError(what, mend="take another share, or 0 to hold nothing out")
 
 
 def _digests(store: Store) -> np.ndarray:

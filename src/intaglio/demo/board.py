@@ -1,13 +1,12 @@
 """The leaderboard of this machine: every demo that was ended, a line each; the best so far is what is to be beaten."""
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from intaglio.demo.stage import Found, Score, Stage
-from intaglio.files import home, read_text, write_json_lines
+from intaglio.files import home, read_json_lines, write_json_lines
 
 __all__ = ["Row", "add", "board_file", "rows"]
 
@@ -72,6 +71,4 @@ def _to_beat(name: str, score: Score, found: Found, demos: Sequence[Mapping[str,
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in read_text(path).splitlines() if line.strip()]
+    return read_json_lines(path) if path.exists() else []

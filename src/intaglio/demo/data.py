@@ -1,6 +1,5 @@
 """The rows that the demo trains on and asks about: newspapers' headlines, sarcastic or serious."""
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Final
 
 from intaglio.data.datasets.pull import data_rows
 from intaglio.demo.stage import Desk
-from intaglio.files import read_text, write_json_lines
+from intaglio.files import read_json_lines, write_json_lines
 
 __all__ = ["HEADLINES", "PAIRS", "SEED", "exam_rows", "tuning_rows", "write_rows"]
 
@@ -48,7 +47,7 @@ def _asked(row: dict[str, str]) -> dict[str, str]:
 
 def _shuffled(path: Path) -> list[dict[str, str]]:
     """Each headline once, in an order that is the same everywhere."""
-    rows = {row["text"]: row for row in map(json.loads, read_text(path).splitlines())}
+    rows = {row["text"]: row for row in read_json_lines(path)}
     order = [*rows.values()]
     random.Random(SEED).shuffle(order)
     return order

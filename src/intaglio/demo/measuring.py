@@ -1,5 +1,6 @@
 """The stages that pull and measure: a real model, how fast it writes, and how often it is right before and after."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ from intaglio.specs import DecoderSpec
 if TYPE_CHECKING:
     from intaglio.engine.llm import LLM
 
-__all__ = ["MODEL", "after", "before", "pull_all"]
+__all__ = ["MODEL", "after", "before", "gain", "pull_all", "right", "told"]
 
 MODEL: Final = "smollm2-135m-instruct"
 _QUESTION: Final = "What is photosynthesis?"
@@ -54,9 +55,18 @@ def after(desk: Desk) -> Found:
     from intaglio.engine.llm import LLM
 
     found = _examined(desk, LLM(desk.found["merge"]["path"]), "after")
-    first, second = (_right(desk.folder / stage / _RESULTS) for stage in ("before", "after"))
-    mean, low, high = paired_difference([second[name] for name in first], [*first.values()])
-    return {**found, "gain": {"mean": mean, "low": low, "high": high}}
+    first, second = (right(desk.folder / stage / _RESULTS) for stage in ("before", "after"))
+    return {**found, "gain": gain(first, second)}
+
+
+def gain(first: Mapping[str, float], second: Mapping[str, float]) -> Found:
+    """How much more is right the second time, with its 95 % interval.
+
+    Args:
+        first, second: item -> 1 for a right answer; the second has every item of the first.
+    """
+    difference, low, high = paired_difference([second[name] for name in first], [*first.values()])
+    return {"difference": difference, "low": low, "high": high}
 
 
 def _examined(desk: Desk, llm: "LLM", stage: str) -> Found:
@@ -68,16 +78,17 @@ def _examined(desk: Desk, llm: "LLM", stage: str) -> Found:
     settings = Settings(chat=True)
     task = own_rows(Path(desk.found["pull"]["exam"]), "headlines")
     subject = LocalSubject(llm.model, llm.tokenizer, llm.complete, name=stage)
-    return _told(evaluate(units_of([task], settings), subject, settings, desk.folder / stage / _RESULTS))
+    return told(evaluate(units_of([task], settings), subject, settings, desk.folder / stage / _RESULTS))
 
 
-def _told(results: Results) -> Found:
+def told(results: Results) -> Found:
+    """The share of right answers with its interval, and how many were asked."""
     (result,) = results.tasks.values()
     score = result.metrics["acc"]
     return {"score": {"mean": score.mean, "low": score.low, "high": score.high}, "rows": score.n}
 
 
-def _right(folder: Path) -> dict[str, float]:
+def right(folder: Path) -> dict[str, float]:
     """Item -> 1 for a right answer."""
     (result,) = read_results(folder).tasks.values()
     return {outcome.id: outcome.scores["acc"] for outcome in result.outcomes}

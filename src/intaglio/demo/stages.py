@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from intaglio.demo import measuring, planning, serving, training
+from intaglio.demo import measuring, planning, scores, serving, training
 from intaglio.demo.stage import Found, Score, Stage
 
 __all__ = ["STAGES"]
@@ -48,7 +48,7 @@ def _merged(found: Found) -> list[str]:
 
 def _after(found: Found) -> list[str]:
     gain = found["gain"]
-    change = f"{gain['mean']:+.1%} [{gain['low']:+.1%}, {gain['high']:+.1%}]"
+    change = f"{gain['difference']:+.1%} [{gain['low']:+.1%}, {gain['high']:+.1%}]"
     return [f"sarcastic or serious: {_percent(found['score'])} right of {found['rows']}, {change} over the start"]
 
 
@@ -75,56 +75,47 @@ def _planned(found: Found) -> list[str]:
 STAGES: Final = (
     Stage(
         "pull", "a real model, and real rows", (20, 20), measuring.pull_all,
-        Score("seconds to have both", lambda found: found["seconds"], "least", ".1f"), _pulled,
+        Score("seconds to have both", scores.seconds, "least", ".1f"), _pulled,
     ),
     Stage(
         "before", "the model as it is", (25, 15), measuring.before,
-        Score("tokens a second, one answer", lambda found: found["tokens_per_second"], "most", ".1f"), _before,
+        Score("tokens a second, one answer", scores.answering_speed, "most", ".1f"), _before,
     ),
     Stage(
         "pretrain", "a minute of pretraining on the Python standard library, from nothing", (60, 35),
         training.pretrain,
-        Score(
-            "bits a byte, held out", lambda found: found["bits_per_byte"], "least", ".3f",
-            lambda found: (found["byte_5gram"], "a byte 5-gram"),
-        ),
+        Score("bits a byte, held out", scores.bits_per_byte, "least", ".3f", scores.byte_5gram),
         _pretrained,
     ),
     Stage(
         "tune", "LoRA: what a sarcastic headline is", (130, 45), training.tune,
-        Score("held-out loss, nats a target", lambda found: found["eval_loss"], "least", ".3f"), _merged,
+        Score("held-out loss, nats a target", scores.held_out_loss, "least", ".3f"), _merged,
     ),
     Stage(
         "prefer", "DPO: rather a serious headline than a sarcastic one", (130, 50), training.prefer,
-        Score(
-            "pairs told apart", lambda found: found["after"]["accuracy"], "most", ".1%",
-            lambda found: (found["before"]["accuracy"], "before it"),
-        ),
+        Score("pairs told apart", scores.told_apart, "most", ".1%", scores.told_apart_before),
         _preferred,
     ),
     Stage(
         "merge", "both adapters become part of the model", (5, 5), training.merge,
-        Score("largest difference of logits", lambda found: found["max_difference"], "least", ".3g"), _merged,
+        Score("largest difference of logits", scores.largest_difference, "least", ".3g"), _merged,
     ),
     Stage(
         "after", "the trained model, the same questions", (20, 10), measuring.after,
-        Score(
-            "right answers", lambda found: found["score"]["mean"], "most", ".1%",
-            lambda found: (found["score"]["mean"] - found["gain"]["mean"], "before training"),
-        ),
+        Score("right answers", scores.right_answers, "most", ".1%", scores.right_before),
         _after,
     ),
     Stage(
         "serve", "the API, asked by openai-python", (20, 15), serving.talk,
-        Score("seconds to the first piece", lambda found: found["first_token_s"], "least", ".3f"), _served,
+        Score("seconds to the first piece", scores.first_piece, "least", ".3f"), _served,
     ),
     Stage(
         "load", f"a load test: {serving.AT_ONCE} conversations at once", (35, 20), serving.load_test,
-        Score("tokens a second", lambda found: found["output_tokens_per_second"], "most", ".1f"), _loaded,
+        Score("tokens a second", scores.serving_speed, "most", ".1f"), _loaded,
     ),
     Stage(
         "plan", f"its pretraining on {planning.GPUS} GPUs, by arithmetic", (2, 2), planning.plan_training_run,
-        Score("billion tokens a day", lambda found: found["tokens_per_day"] / 1e9, "most", ".1f"), _planned,
+        Score("billion tokens a day", scores.billion_tokens_a_day, "most", ".1f"), _planned,
     ),
 )  # fmt: skip
 """From the download to the plan of a cluster."""

@@ -2,14 +2,17 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from intaglio.demo.data import PAIRS
 from intaglio.demo.stage import Desk, Found
 from intaglio.files import read_json
 from intaglio.training.log import read_log
 
-__all__ = ["merge", "prefer", "prefer_recipe", "pretrain", "pretrain_recipe", "tune", "tune_recipe"]
+if TYPE_CHECKING:
+    from intaglio.adapters.merge import MergeReport
+
+__all__ = ["compared", "last", "merge", "prefer", "prefer_recipe", "pretrain", "pretrain_recipe", "tune", "tune_recipe"]
 
 _ADAPTER: Final = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
 
@@ -17,11 +20,9 @@ _ADAPTER: Final = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
 def pretrain(desk: Desk) -> Found:
     """A model of three million parameters on the standard library's source, from nothing."""
     run = _trained(desk, "pretrain", pretrain_recipe(desk))
-    log = read_log(run / "log.jsonl")
-    bits = [line["eval_bits_per_byte"] for line in log if "eval_bits_per_byte" in line]
-    samples = [line["prompt"] + line["sample"] for line in log if "sample" in line]
+    samples = [line["prompt"] + line["sample"] for line in read_log(run / "log.jsonl") if "sample" in line]
     yardsticks = read_json(run / "report.json")["yardsticks"]
-    return {"bits_per_byte": bits[-1], **yardsticks, "samples": samples, "run": str(run)}
+    return {"bits_per_byte": last(run, "eval_bits_per_byte"), **yardsticks, "samples": samples, "run": str(run)}
 
 
 def pretrain_recipe(desk: Desk) -> dict[str, Any]:
@@ -61,8 +62,7 @@ def pretrain_recipe(desk: Desk) -> dict[str, Any]:
 def tune(desk: Desk) -> Found:
     """An adapter beside the pulled model learns to say whether a headline is sarcastic; then it becomes part of it."""
     run = _trained(desk, "tune", tune_recipe(desk))
-    losses = [line["eval_loss"] for line in read_log(run / "log.jsonl") if "eval_loss" in line]
-    return {"eval_loss": losses[-1], **_merged(desk, desk.found["pull"]["path"], run, "tune")}
+    return {"eval_loss": last(run, "eval_loss"), **_merged(desk, desk.found["pull"]["path"], run, "tune")}
 
 
 def tune_recipe(desk: Desk) -> dict[str, Any]:
@@ -120,9 +120,17 @@ def _merged(desk: Desk, base: str, run: Path, stage: str) -> Found:
     out = desk.folder / stage / "model"
     if out.exists():  # written by a demo that was stopped before it could say so
         shutil.rmtree(out)
-    report = merge_directories(base, run / "adapter", out)
-    same = {"max_difference": report.max_difference, "same_choice": report.same_choice / report.tokens}
-    return {"path": str(out), **same}
+    return {"path": str(out), **compared(merge_directories(base, run / "adapter", out))}
+
+
+def compared(report: "MergeReport") -> Found:
+    """The largest difference of a logit, and the share of places whose likeliest token is the same."""
+    return {"max_difference": report.max_difference, "same_choice": report.same_choice / report.tokens}
+
+
+def last(run: Path, name: str) -> float:
+    """What a run's log says of a number at the end."""
+    return float([line[name] for line in read_log(run / "log.jsonl") if name in line][-1])
 
 
 def _trained(desk: Desk, stage: str, recipe: dict[str, Any]) -> Path:

@@ -93,10 +93,6 @@ class Stopping:
             shown += self._finish("stop", token_id) if ends else self._finish("length", None)
         return shown
 
-    def add_all(self, ids: Iterable[int]) -> str:
-        """Takes ids until the sequence is over; further ones are ignored."""
-        return "".join([self.add(i) for i in ids if self.finish_reason is None])
-
     def close(self, reason: FinishReason = "length") -> str:
         """Ends a sequence from outside (the caller gave up, or its shape is whole); returns the text held back."""
         return "" if self.finish_reason else self._finish(reason, None)

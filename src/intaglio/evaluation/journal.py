@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.errors import UserError
-from intaglio.files import read_text, write_json_lines
+from intaglio.files import read_begun_lines, write_json_lines
 
 __all__ = ["Journal"]
 
@@ -27,7 +27,7 @@ class Journal:
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self._path, self._settings = path, dict(settings)
-        lines = _lines(path) if path.exists() else [self._settings]
+        lines = read_begun_lines(path) if path.exists() else [self._settings]
         self._check(lines[0] if lines else None)
         self.entries: list[Any] = lines[1:]
         self._write()
@@ -58,13 +58,3 @@ class Journal:
                 what = f"was begun with {key} {begun.get(key)!r}, and this is {self._settings.get(key)!r}"
                 mend = "give the same again, another --out, or remove it to begin anew"
                 raise UserError(what, where=str(self._path), mend=mend)
-
-
-def _lines(path: Path) -> list[Any]:
-    found = []
-    for line in read_text(path).splitlines(keepends=True):
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found

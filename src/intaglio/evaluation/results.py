@@ -11,7 +11,6 @@
 "nats": [...], "num_tokens": [...], "text"}
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Final
 from intaglio.errors import UserError
 from intaglio.evaluation.intervals import bootstrap_mean
 from intaglio.evaluation.tasks.item import BadRow
-from intaglio.files import read_json, read_text, write_json, write_json_lines
+from intaglio.files import read_json, read_json_lines, write_json, write_json_lines
 
 __all__ = [
     "FORMAT",
@@ -169,7 +168,7 @@ def read_results(folder: Path) -> Results:
     told = read_json(path)
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise UserError(f"holds no results of the format {FORMAT}", where=str(path))
-    lines = [json.loads(line) for line in read_text(path.parent / ITEMS).splitlines() if line]
+    lines = read_json_lines(path.parent / ITEMS)
     try:
         outcomes = [Outcome(**line) for line in lines]
         tasks = {name: _task_result(name, one, outcomes) for name, one in told["tasks"].items()}

@@ -28,8 +28,8 @@ __all__ = [
     "typical_block",
 ]
 
-GATED = {"sigmoid": "GLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU", "silu": "SwiGLU", "relu": "ReGLU"}
-PLAIN = {"sigmoid": "sigmoid", "gelu": "GELU", "gelu_tanh": "GELU", "silu": "SiLU", "relu": "ReLU"}
+GATED = {"sigmoid": "GLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU", "silu": "SwiGLU", "relu": "ReGLU", "relu2": "ReGLU²"}
+PLAIN = {"sigmoid": "sigmoid", "gelu": "GELU", "gelu_tanh": "GELU", "silu": "SiLU", "relu": "ReLU", "relu2": "ReLU²"}
 
 
 def parts_in_words(spec: DecoderSpec) -> list[str]:
@@ -93,13 +93,13 @@ def feed_forward_word(feed_forward: FeedForwardSpec | MoESpec) -> str:
 def layer_picture(block: BlockSpec) -> str:
     """One layer: the residual path from left to right, what hangs under it, and where the norm stands."""
     norm = norm_word(block.norm)
-    before = [norm] if block.placement in ("pre", "sandwich", "parallel") else []
-    after = [norm] if block.placement in ("residual", "sandwich") else []
+    before = [norm] if "before" in block.norm_places else []
+    after = [norm] if "after" in block.norm_places else []
     names = attention_word(block.attention), feed_forward_word(block.feed_forward)
     branches = [" ─ ".join([*before, name, *after]) for name in names]
     if block.placement == "parallel":
         return _side_by_side(branches)
-    outside = f" {norm} ─" if block.placement == "post" else "─"
+    outside = f" {norm} ─" if "outside" in block.norm_places else "─"
     road, under = "x ─", "   "
     for branch in branches:
         road += f"┬{'─' * (len(branch) + 4)}+{'─' if outside != '─' else ''}{outside}"

@@ -33,10 +33,9 @@ from intaglio.parts.context import AttentionContext, Causal, Packed, Padded, Sco
 from intaglio.parts.moe import Router
 from intaglio.planning.kept_attention import QUERY_BLOCK
 from intaglio.planning.layouts import require_possible
-from intaglio.planning.shards import chunk
 from intaglio.specs.parallel import ParallelSpec
 
-__all__ = ["GatheredKeys", "Ulysses", "parallelize", "tokens_here"]
+__all__ = ["GatheredKeys", "Ulysses", "parallelize"]
 
 
 def parallelize(model: Decoder, mesh: DeviceMesh, spec: ParallelSpec) -> None:
@@ -66,12 +65,6 @@ def parallelize(model: Decoder, mesh: DeviceMesh, spec: ParallelSpec) -> None:
     vocabulary = copy.copy(getattr(model.lm_head, "vocabulary", WHOLE))
     vocabulary.tokens = CutTokens(cutter.group)
     vars(model.lm_head)["vocabulary"] = vocabulary
-
-
-def tokens_here(tokens: int, mesh: DeviceMesh, spec: ParallelSpec) -> int:
-    """How many of a row's tokens are on this rank between two layers."""
-    tokens = chunk(tokens, spec.cp, mesh.get_local_rank("cp"))
-    return chunk(tokens, spec.tp, mesh.get_local_rank("tp")) if spec.sequence_parallel else tokens
 
 
 class _Context:

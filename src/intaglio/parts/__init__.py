@@ -1,0 +1,1 @@
+"""What models are made of, one idea a file."""

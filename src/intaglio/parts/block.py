@@ -10,7 +10,7 @@
 Post bends the identity path in every layer; in all the others it goes straight through.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from torch import Tensor, nn
 
@@ -23,26 +23,25 @@ from intaglio.parts.moe import MixtureOfExperts
 from intaglio.parts.norm import build_norm
 from intaglio.parts.position import Angles
 from intaglio.specs import BlockSpec, FeedForwardSpec, MoESpec, NormSpec
+from intaglio.specs.decoder import NormPlace
 from intaglio.specs.encoder_decoder import cross_attention_of
 
 __all__ = ["Block", "CrossBlock", "Residual", "build_feed_forward"]
 
 
 class Residual(nn.Module):
-    """x + f(x), with norms `before` f, `after` it, or `outside` the sum, as the placement says.
+    """x + f(x), with norms `before` f, `after` it, or `outside` the sum: see `BlockSpec.norm_places`.
 
     In training, `dropout` of what is added to x is zeroed (Vaswani et al. 2017, section 5.4).
     """
 
-    def __init__(self, norm: NormSpec, placement: str, size: int, dropout: float = 0.0) -> None:
+    def __init__(self, norm: NormSpec, places: Container[NormPlace], size: int, dropout: float = 0.0) -> None:
         super().__init__()
 
-        def norm_if(*placements: str) -> nn.Module:
-            return build_norm(norm, size) if placement in placements else nn.Identity()
+        def norm_if(place: NormPlace) -> nn.Module:
+            return build_norm(norm, size) if place in places else nn.Identity()
 
-        self.before = norm_if("pre", "sandwich", "parallel")
-        self.after = norm_if("residual", "sandwich")
-        self.outside = norm_if("post")
+        self.before, self.after, self.outside = norm_if("before"), norm_if("after"), norm_if("outside")
         self.dropout = nn.Dropout(dropout) if dropout else None
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -69,9 +68,9 @@ class Block(nn.Module):
         super().__init__()
         self.parallel = spec.placement == "parallel"
         self.attention = build_attention(spec.attention, hidden_size, layer)
-        self.attention_norm = Residual(spec.norm, spec.placement, hidden_size, dropout)
+        self.attention_norm = Residual(spec.norm, spec.norm_places, hidden_size, dropout)
         self.feed_forward = build_feed_forward(spec.feed_forward, hidden_size)
-        self.feed_forward_norm = Residual(spec.norm, spec.placement, hidden_size, dropout)
+        self.feed_forward_norm = Residual(spec.norm, spec.norm_places, hidden_size, dropout)
 
     def forward(self, x: Tensor, angles: Angles | None, context: AttentionContext) -> Tensor:
         """(B, T, E) -> (B, T, E)"""
@@ -91,7 +90,7 @@ class CrossBlock(Block):
     def __init__(self, spec: BlockSpec, hidden_size: int, layer: int, dropout: float = 0.0) -> None:
         super().__init__(spec, hidden_size, layer, dropout)
         self.cross_attention = CrossAttention(cross_attention_of(spec), hidden_size, layer)
-        self.cross_attention_norm = Residual(spec.norm, spec.placement, hidden_size, dropout)
+        self.cross_attention_norm = Residual(spec.norm, spec.norm_places, hidden_size, dropout)
 
     def forward(  # type: ignore[override]
         self, x: Tensor, angles: Angles | None, context: AttentionContext, memory: CrossContext

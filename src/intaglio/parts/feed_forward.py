@@ -17,18 +17,24 @@ from intaglio.specs.feed_forward import ActivationSpec
 __all__ = ["ACTIVATIONS", "FeedForward", "Swish", "build_activation", "gate_with"]
 
 
+def _relu2(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
+    "relu2": _relu2,
     "gelu": F.gelu,
     "gelu_tanh": _gelu_tanh,
     "silu": F.silu,
     "sigmoid": torch.sigmoid,
 }
-"""One function per `ActivationName`: max(0, x); x * Phi(x); its tanh form; x * sigmoid(x); sigmoid(x)."""
+"""One function per `ActivationName`: max(0, x); its square (So et al. 2021, arXiv 2109.08668); x * Phi(x); its tanh
+form; x * sigmoid(x); sigmoid(x)."""
 
 
 class Swish(nn.Module):

@@ -210,12 +210,11 @@ def _block(tape: Tape, block: BlockSpec, size: int, x: Stored, rotaries: Rotarie
 
 def _residual(tape: Tape, block: BlockSpec, size: int, x: Stored, f: Callable[[Stored], Stored]) -> Stored:
     x = tape.between.make("residual", size, x, _branch(tape, block, size, x, f))  # a sum keeps nothing
-    return norm(tape.between, block.norm, x, size) if block.placement == "post" else x
+    return norm(tape.between, block.norm, x, size) if "outside" in block.norm_places else x
 
 
 def _branch(tape: Tape, block: BlockSpec, size: int, x: Stored, f: Callable[[Stored], Stored]) -> Stored:
-    before = block.placement in ("pre", "sandwich", "parallel")
-    read = norm(tape.between, block.norm, x, size) if before else x
+    read = norm(tape.between, block.norm, x, size) if "before" in block.norm_places else x
     out = f(tape.collected(read.kind, size, read))
     out = tape.settled(out.kind, size, out)
-    return norm(tape.between, block.norm, out, size) if block.placement in ("residual", "sandwich") else out
+    return norm(tape.between, block.norm, out, size) if "after" in block.norm_places else out

@@ -57,6 +57,9 @@ def _bent(tape: Tape, spec: FeedForwardSpec, kind: str, x: Stored, width: int) -
     out = tape.make(kind, width, x)
     if isinstance(spec.activation, SwishSpec):
         tape.keep(out, x, tape.make(kind, width))  # x and the sigmoid
+    elif spec.activation == "relu2":
+        tape.keep(out, out)
+        return tape.make(kind, width, out)  # its square
     else:
         tape.keep(out, out if spec.activation in ("relu", "sigmoid") else x)
     return out

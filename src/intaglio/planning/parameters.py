@@ -59,13 +59,8 @@ def _block(block: BlockSpec, size: int) -> Named:
     yield from _within("attention", _self_attention(block.attention, size))
     yield from _within("feed_forward", _feed_forward(block.feed_forward, size))
     for sublayer in ("attention_norm", "feed_forward_norm"):
-        for place in _norm_places(block.placement):
+        for place in block.norm_places:
             yield from _within(f"{sublayer}.{place}", _norm(block.norm, size))
-
-
-def _norm_places(placement: str) -> tuple[str, ...]:
-    places = {"post": ("outside",), "residual": ("after",), "sandwich": ("before", "after")}
-    return places.get(placement, ("before",))
 
 
 def _norm(norm: NormSpec, size: int) -> Named:

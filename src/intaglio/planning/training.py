@@ -10,8 +10,8 @@ Of one rank among several, and of jobs with more than one model, see `rank_plan`
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from intaglio.errors import UserError, nearest
 from intaglio.planning.activations import activations
@@ -74,17 +74,6 @@ class MemoryPlan:
         """The most at one time: all activations and the loss; once that is gone, the layers' backward; or another."""
         loss = sum(self.activations.values()) + self.loss + self.logits
         return self.resident + max(loss, self.backward + self.dequantized, self.passing)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data: `peak_bytes`, `resident_bytes` and `components`."""
-        return {"peak_bytes": self.peak, "resident_bytes": self.resident, "components": asdict(self)}
-
-    def rows(self) -> list[tuple[str, int]]:
-        """What a table for people shows: a label and bytes each, what is 0 left out, the peak last."""
-        flat = {name: value for name, value in asdict(self).items() if name != "activations"}
-        kinds = {f"activations: {kind}": value for kind, value in self.activations.items()}
-        rows = {**flat, **kinds, "peak": self.peak}
-        return [(label.replace("_", " "), value) for label, value in rows.items() if value]
 
 
 def plan_training(

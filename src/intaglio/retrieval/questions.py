@@ -40,7 +40,7 @@ def read_questions(file: Path) -> list[Question]:
     Raises:
         UserError: the file cannot be read, a line is none, or there is none.
     """
-    lines = enumerate(read_text(file).splitlines(), 1)
+    lines = enumerate(read_text(file).split("\n"), 1)
     found = [_question(line, f"{file}:{number}") for number, line in lines if line.strip()]
     if not found:
         raise UserError("there are no questions", where=str(file))

@@ -171,7 +171,11 @@ def parser_of(template: ChatTemplate) -> Callable[[], ToolParser]:
     asked = {"role": "user", "content": "?"}
     call = {"type": "function", "id": "call00000", "function": {"name": _PROBE, "arguments": {}}}
     if _PROBE not in template.render([asked], tools=[tool]):
-        raise UserError("the chat template has no place for tools", where="tools", mend="serve it with one that has")
+        raise UserError(
+            "the chat template has no place for tools",
+            where="tools",
+            mend="serve it with one that has (`--chat-template`)",
+        )
     answered = {"role": "assistant", "content": "", "tool_calls": [call]}
     written = template.render([asked, answered])
     if _OPENS in written:

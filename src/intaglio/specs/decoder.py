@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -17,6 +17,7 @@ __all__ = [
     "CycleSpec",
     "DecoderSpec",
     "LayerEntry",
+    "NormPlace",
     "Placement",
     "blocks_of",
     "closing_norm",
@@ -26,6 +27,15 @@ __all__ = [
 ]
 
 Placement = Literal["post", "pre", "residual", "sandwich", "parallel"]
+NormPlace = Literal["before", "after", "outside"]
+
+_NORM_PLACES: Final[dict[Placement, tuple[NormPlace, ...]]] = {
+    "post": ("outside",),
+    "pre": ("before",),
+    "residual": ("after",),
+    "sandwich": ("before", "after"),
+    "parallel": ("before",),
+}
 
 
 class BlockSpec(Spec):
@@ -43,9 +53,14 @@ class BlockSpec(Spec):
     attention: SelfAttentionSpec
     feed_forward: FeedForwardLayerSpec
 
+    @property
+    def norm_places(self) -> tuple[NormPlace, ...]:
+        """Where norms stand around each f: before it, after it, outside the sum."""
+        return _NORM_PLACES[self.placement]
+
     def num_norms(self, sublayers: int = 2) -> int:
         """Norms of so many sublayers."""
-        return sublayers * (2 if self.placement == "sandwich" else 1)
+        return sublayers * len(self.norm_places)
 
     def num_parameters(self, hidden_size: int, *, active: bool = False) -> int:
         """Parameters of one such layer; `active` counts only the experts a token meets."""
@@ -178,7 +193,7 @@ def write_out(layers: Sequence[BlockSpec | CycleSpec], hidden_size: int) -> tupl
 
 def closing_norm(blocks: Sequence[BlockSpec]) -> NormSpec | None:
     """What stands after the last layer by default: a straight residual path needs a norm at its end."""
-    return None if blocks[-1].placement == "post" else blocks[-1].norm
+    return None if "outside" in blocks[-1].norm_places else blocks[-1].norm
 
 
 def longest_context(max_positions: int, blocks: Sequence[BlockSpec]) -> int:

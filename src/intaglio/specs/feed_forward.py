@@ -11,7 +11,7 @@ from intaglio.specs.base import Spec, kind_or
 
 __all__ = ["ActivationSpec", "FeedForwardLayerSpec", "FeedForwardSpec", "MoESpec", "RouterSpec", "SwishSpec"]
 
-ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid"]
+ActivationName = Literal["relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid"]
 
 
 class SwishSpec(Spec):

@@ -23,6 +23,7 @@ __all__ = [
     "fitting_template",
     "load_template",
     "stand_in_tokenizer",
+    "template_file",
     "template_names",
     "tokens_of_template",
 ]
@@ -48,9 +49,7 @@ def load_template(name: str) -> str:
     Raises:
         UserError: there is none of that name; says which are near.
     """
-    if name not in template_names():
-        raise UserError(f"there is no chat template {name!r}", mend=nearest(name, template_names()))
-    return (_FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
+    return read_text(_file_of_ours(name))
 
 
 def find_template(name: str) -> str:
@@ -59,7 +58,22 @@ def find_template(name: str) -> str:
     Raises:
         UserError: neither; or the file cannot be read.
     """
-    return read_text(Path(name)) if Path(name).is_file() else load_template(name)
+    return read_text(template_file(name))
+
+
+def template_file(name: str) -> Path:
+    """The file of the user's own that is meant, or else the one of a template of ours.
+
+    Raises:
+        UserError: neither.
+    """
+    return Path(name) if Path(name).is_file() else _file_of_ours(name)
+
+
+def _file_of_ours(name: str) -> Path:
+    if name not in template_names():
+        raise UserError(f"there is no chat template {name!r}", mend=nearest(name, template_names()))
+    return Path(str(_FOLDER / f"{name}.jinja"))
 
 
 def tokens_of_template(source: str) -> tuple[str, ...] | None:

@@ -1,0 +1,1 @@
+"""One loop, and what it is given: recipes, objectives, optimizers, run state."""

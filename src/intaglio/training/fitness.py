@@ -14,9 +14,9 @@ from intaglio.specs.adapter import LoRASpec
 from intaglio.text.base_or_instruct import Verdict, judge_directory, judge_tokenizer, read_applied, turn_end
 from intaglio.text.chat import chat_template_of
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.data import located, samples_of, sources_of
+from intaglio.training.batching.data import located, samples_of, sources_of
+from intaglio.training.batching.preferences import compares_chats
 from intaglio.training.objectives.specs import GRPOSpec, PPOSpec, PreferenceSpec
-from intaglio.training.preferences import compares_chats
 from intaglio.training.recipe import Recipe
 
 __all__ = ["LITTLE", "misfits"]

@@ -16,7 +16,7 @@ from intaglio.parts.context import Packed
 from intaglio.parts.forked import Forked
 from intaglio.parts.moe import MixtureOfExperts
 from intaglio.specs import MoESpec
-from intaglio.training.batches import Batch
+from intaglio.training.batching.batches import Batch
 from intaglio.training.objectives.metrics import Metric
 from intaglio.training.objectives.mixtures import ExpertUse, balance
 from intaglio.training.objectives.objective import Objective

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from intaglio.files import read_begun_lines
 from intaglio.plots import draw_curves
 from intaglio.training.board import Board
 from intaglio.training.loop import Step
@@ -115,12 +116,7 @@ def _sometimes(step: Step) -> dict[str, Any]:
 
 def read_log(path: Path, until: int | None = None) -> list[dict[str, Any]]:
     """The lines of a log, up to step `until`; a last line that a kill cut off is left out."""
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            break
+    lines = read_begun_lines(path) if path.exists() else []
     return [line for line in lines if until is None or line.get("step", 0) <= until]
 
 

@@ -15,17 +15,21 @@ from torch import Tensor, nn
 
 from intaglio.errors import UserError
 from intaglio.evaluation.metrics import bits_per_byte
-from intaglio.training.batches import IGNORE, Batch, BatchStream
+from intaglio.training.batching.batches import IGNORE, Batch, BatchStream
 from intaglio.training.lesson import Exam, Lesson, Part
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.metrics import joined
 from intaglio.training.objectives.mixtures import ExpertUse, joined_use
 from intaglio.training.objectives.objective import Objective
-from intaglio.training.ranks import ALONE, Ranks
-from intaglio.training.scaler import LossScaler
-from intaglio.training.schedule import ScheduleSpec
+from intaglio.training.processes.ranks import ALONE, Ranks
+from intaglio.training.stepping.master import MasterWeights
+from intaglio.training.stepping.scaler import LossScaler
+from intaglio.training.stepping.schedule import ScheduleSpec
 
-__all__ = ["Evaluation", "Loop", "Step", "evaluate"]
+__all__ = ["Evaluation", "Loop", "NotFinite", "Step", "evaluate"]
+
+
+class NotFinite(UserError):
+    """A run diverged: its loss or its gradient is no finite number any more."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class Loop:
         """One optimizer step.
 
         Raises:
-            UserError: the loss or the gradient is not finite; names the step and the rows of its batches.
+            NotFinite: the loss or the gradient is none; names the step and the rows of its batches.
         """
         start = time.perf_counter()
         batches = self.stream.step(self.accumulation)
@@ -189,7 +193,7 @@ class Loop:
         ]
         shown = ", ".join(rows[:6]) + (f" and {len(rows) - 6} more" if len(rows) > 6 else "")
         what = f"the {'gradient' if math.isfinite(loss) else 'loss'} of step {self.done + 1} is not finite"
-        raise UserError(what, where=shown, mend="look at these rows, or lower the learning rate")
+        raise NotFinite(what, where=shown, mend="look at these rows, or lower the learning rate")
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.heads import SequenceClassifier, init_head
 from intaglio.models.resize import grow_vocabulary
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.batches import Batch
-from intaglio.training.data import Data
-from intaglio.training.forks import ForkedBatch, ForkedExample, make_forked
+from intaglio.training.batching.batches import Batch
+from intaglio.training.batching.data import Data
+from intaglio.training.batching.forks import ForkedBatch, ForkedExample, make_forked
+from intaglio.training.batching.preferences import ForkStream, forked_documents
 from intaglio.training.objectives.dpo import DPO
 from intaglio.training.objectives.kto import KTO, make_rotated
 from intaglio.training.objectives.objective import Objective
 from intaglio.training.objectives.orpo import ORPO, orpo_batches
 from intaglio.training.objectives.preference_specs import DPOSpec, KTOSpec, ORPOSpec, PairwiseRewardSpec
 from intaglio.training.objectives.reward import PairwiseReward
-from intaglio.training.preferences import ForkStream, forked_documents
 from intaglio.training.recipe import AdapterFrom, Recipe
 from intaglio.training.reference import Computed, Reference, chosen_kind, precompute, starting_model
 from intaglio.training.start import build_decoder

@@ -14,16 +14,16 @@ from intaglio.lineage.units import short_bytes
 from intaglio.planning.job_plan import JobPlan
 from intaglio.specs import DecoderSpec, ModelSpec
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.data import located, samples_of, sources_of
-from intaglio.training.flops import step_flops
-from intaglio.training.labelled import encode_labelled
-from intaglio.training.memory import helpful, largest, memory_plan, what_helps
+from intaglio.training.batching.data import located, samples_of, sources_of
+from intaglio.training.batching.labelled import encode_labelled
+from intaglio.training.batching.preferences import judged_examples, pair_examples
+from intaglio.training.batching.prompts import prompt_rows
+from intaglio.training.batching.tagged import encode_tagged
+from intaglio.training.memory.planned import helpful, largest, memory_plan, what_helps
 from intaglio.training.objectives.specs import ClassifierSpec, GRPOSpec, KTOSpec, PPOSpec, PreferenceSpec, TaggerSpec
-from intaglio.training.preferences import judged_examples, pair_examples
-from intaglio.training.prompts import prompt_rows
 from intaglio.training.recipe import Recipe
 from intaglio.training.start import build_spec, build_tokenizer
-from intaglio.training.tagged import encode_tagged
+from intaglio.training.stepping.flops import step_flops
 
 __all__ = ["marked", "preview", "show_costs"]
 

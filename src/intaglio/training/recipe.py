@@ -11,10 +11,10 @@ from intaglio.specs import Spec, load_yaml, validate
 from intaglio.specs.adapter import LoRASpec
 from intaglio.specs.parallel import ParallelSpec
 from intaglio.specs.quantization import QuantizationSpec
-from intaglio.training.answers import AnswersSpec
 from intaglio.training.changes import apply_change
-from intaglio.training.closing import CodeSpec
-from intaglio.training.measure_specs import CompareSpec, PairsSpec, TasksSpec
+from intaglio.training.measuring.answers import AnswersSpec
+from intaglio.training.measuring.closing import CodeSpec
+from intaglio.training.measuring.measure_specs import CompareSpec, PairsSpec, TasksSpec
 from intaglio.training.objectives.specs import (
     ClassifierSpec,
     DPOSpec,
@@ -28,8 +28,8 @@ from intaglio.training.objectives.specs import (
     PreferenceSpec,
     Seq2SeqSpec,
 )
-from intaglio.training.optimizer import OptimizerSpec
-from intaglio.training.schedule import ScheduleSpec
+from intaglio.training.stepping.optimizer import OptimizerSpec
+from intaglio.training.stepping.schedule import ScheduleSpec
 
 __all__ = ["AdapterFrom", "Recipe", "SourceSpec", "TokenizerSpec", "load_recipe"]
 
@@ -128,6 +128,9 @@ class Recipe(Spec):
         accumulation: micro-batches of an optimizer step.
         steps, epochs: how long; one of the two.
         precision: what the model computes in; master weights are fp32. float16 scales the loss, on CUDA.
+        objective: what is learned: which loss, on which rows.
+        optimizer: what steps.
+        schedule: how the learning rate rises and falls.
         clip: norm that gradients are scaled down to; 0 does not.
         parallel: how many processes share the work, and what else; None is one process. See `ParallelSpec`.
         checkpointing: keep the input of every so many layers and compute the rest again; 0 keeps everything; selective
@@ -135,6 +138,7 @@ class Recipe(Spec):
         compile: torch.compile what knows nothing of documents; see `compiling`.
         neftune: noise on the embeddings while training (Jain et al. 2023); 0 for none.
         evaluate_every, save_every, sample_every: in steps; 0 for never (the end always saves).
+        sample_tokens: of a sample at most.
         prompts: what samples continue; an objective that aligns a policy takes held-out prompts where there are none.
         keep: checkpoints that stay.
         answers: held-out conversations to be answered before and after; see `answers`.
@@ -145,6 +149,9 @@ class Recipe(Spec):
         code: samples of code to be parsed at the end; see `closing`.
         tensorboard: write the log's numbers under RUN/tensorboard too.
         patience: evaluations without a better loss after which the run ends; 0 for never.
+        seed: of the weights, the order of rows, dropout and samples.
+        device: `cpu`, `cuda`, `cuda:1`, `mps`.
+        threads: that compute on a CPU; None takes what torch takes.
     """
 
     model: str | None = None

@@ -29,9 +29,9 @@ from intaglio.adapters.attach import adapter_specs, adapter_state, disabled, set
 from intaglio.errors import UserError
 from intaglio.files import home, whole_file
 from intaglio.models.decoder import Decoder
-from intaglio.training.forks import ForkedBatch
+from intaglio.training.batching.forks import ForkedBatch
 from intaglio.training.objectives.branches import branch_log_probs
-from intaglio.training.tricks import without_dropout
+from intaglio.training.stepping.tricks import without_dropout
 
 __all__ = [
     "AdapterCopy",

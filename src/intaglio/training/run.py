@@ -35,28 +35,28 @@ from intaglio.models.value import ActorCritic
 from intaglio.specs import load_yaml, validate
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.training.adapting import adapt
+from intaglio.training.batching.data import read_data
 from intaglio.training.board import Board, require_tensorboard
-from intaglio.training.compiling import compile_parts, require_compiler
-from intaglio.training.data import read_data
 from intaglio.training.fitness import misfits
-from intaglio.training.flops import step_flops
 from intaglio.training.log import Log, draw_log, measured_peak, read_log
 from intaglio.training.loop import Loop, Step, evaluate
-from intaglio.training.measures import Measures
-from intaglio.training.optimizer import build_optimizers
-from intaglio.training.ranks import Ranks, join
+from intaglio.training.measuring.measures import Measures
+from intaglio.training.measuring.side_by_side import SideBySide
+from intaglio.training.measuring.task_exam import TaskExam
+from intaglio.training.memory.shortage import explaining_shortage
+from intaglio.training.processes.ranks import Ranks, join
+from intaglio.training.processes.turns import in_turns
 from intaglio.training.recipe import Recipe
-from intaglio.training.reward_kl import draw_reward_kl
+from intaglio.training.rl.reward_kl import draw_reward_kl
 from intaglio.training.rollout import continue_prompts
-from intaglio.training.scaler import LossScaler
-from intaglio.training.shortage import explaining_shortage
-from intaglio.training.side_by_side import SideBySide
 from intaglio.training.start import build_spec, build_tokenizer
 from intaglio.training.state import last_checkpoint, load_objective, load_state, load_stream, prune, save_state
-from intaglio.training.task_exam import TaskExam
+from intaglio.training.stepping.compiling import compile_parts, require_compiler
+from intaglio.training.stepping.flops import step_flops
+from intaglio.training.stepping.optimizer import build_optimizers
+from intaglio.training.stepping.scaler import LossScaler
+from intaglio.training.stepping.tricks import recompute_activations, without_dropout
 from intaglio.training.tasks import task_of
-from intaglio.training.tricks import recompute_activations, without_dropout
-from intaglio.training.turns import in_turns
 
 __all__ = ["Outcome", "finish", "resume", "train"]
 

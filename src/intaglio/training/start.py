@@ -14,7 +14,7 @@ from intaglio.specs import ModelSpec, validate_model
 from intaglio.text.tokenizer import Tokenizer
 from intaglio.text.train import train_on
 from intaglio.text.whole_units import characters_of, words_of
-from intaglio.training.data import texts_to_learn_from
+from intaglio.training.batching.data import texts_to_learn_from
 from intaglio.training.objectives.specs import ClassifierSpec, PairwiseRewardSpec, Seq2SeqSpec
 from intaglio.training.recipe import Recipe, TokenizerSpec
 

@@ -25,8 +25,8 @@ from torch import Tensor
 from intaglio.errors import UserError
 from intaglio.files import read_json, whole_directory, write_json
 from intaglio.parallel.moments import OBJECTIVE, STREAM, moments_of, take_moments
-from intaglio.training.master import MasterWeights
 from intaglio.training.objectives.objective import Stateful
+from intaglio.training.stepping.master import MasterWeights
 
 if TYPE_CHECKING:
     from intaglio.parallel.checkpoint import SavesTogether

@@ -18,10 +18,12 @@ from intaglio.models.recurrent import RecurrentEncoder, RecurrentModel
 from intaglio.models.seq2seq import Seq2Seq
 from intaglio.specs import RecurrentSpec
 from intaglio.text.tokenizer import Tokenizer
-from intaglio.training.batches import AnnotatedStream, Batch, BatchStream, evaluation_batches
-from intaglio.training.data import Data
-from intaglio.training.labelled import labelled_batches
-from intaglio.training.lanes import LaneStream, lane_batches
+from intaglio.training.batching.batches import AnnotatedStream, Batch, BatchStream, evaluation_batches
+from intaglio.training.batching.data import Data
+from intaglio.training.batching.labelled import labelled_batches
+from intaglio.training.batching.lanes import LaneStream, lane_batches
+from intaglio.training.batching.pairs import PairStream, pair_batches
+from intaglio.training.batching.tagged import tagged_batches
 from intaglio.training.objectives.classifier import Classifier
 from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.objectives.objective import Objective
@@ -41,14 +43,12 @@ from intaglio.training.objectives.specs import (
 )
 from intaglio.training.objectives.tagger import TagLoss
 from intaglio.training.objectives.truncated_bptt import TruncatedBPTT
-from intaglio.training.pairs import PairStream, pair_batches
 from intaglio.training.preference_tasks import OddsRatio, Rewarding, WithoutPairs, WithReference
-from intaglio.training.ranks import ALONE, Ranks
+from intaglio.training.processes.ranks import ALONE, Ranks
 from intaglio.training.recipe import Recipe
-from intaglio.training.rl_tasks import GroupPolicy, PolicyWithCritic
+from intaglio.training.rl.tasks import GroupPolicy, PolicyWithCritic
 from intaglio.training.start import build_decoder, build_model, build_spec, unfit
-from intaglio.training.tagged import tagged_batches
-from intaglio.training.tricks import NoisyEmbeddings
+from intaglio.training.stepping.tricks import NoisyEmbeddings
 
 __all__ = ["Task", "task_of"]
 

@@ -130,6 +130,7 @@ def evalscope_is_here() -> bool:
         return False
 
 
+@pytest.mark.prove
 @pytest.mark.skipif(not evalscope_is_here(), reason="no EvalScope here: `make eval-env` installs it")
 def test_both_tell_the_same_of_a_server_of_fixed_delays(tmp_path: Path) -> None:
     """Within 5 %, its summary against ours; a machine that is busy with something else has three tries."""

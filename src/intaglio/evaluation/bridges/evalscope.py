@@ -6,7 +6,6 @@ without a word (`ignore_errors`); here they are listed. It resumes from what it 
 asked; scores are made anew, since a server of ours has another port each time, which it would take for another model.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -19,7 +18,7 @@ from intaglio.evaluation.bridges.sheet import Finding, Question, Sheet, sheet_of
 from intaglio.evaluation.results import TaskResult
 from intaglio.evaluation.runs import Settings, Unit
 from intaglio.evaluation.tasks.item import Item
-from intaglio.files import read_text, write_json, write_json_lines
+from intaglio.files import read_json_lines, write_json, write_json_lines
 
 __all__ = ["EvalScope", "evalscope_sheet", "write_subset"]
 
@@ -198,8 +197,7 @@ def _row(question: Question) -> dict[str, Any]:
 def _findings(folder: Path, name: str, sheet: Sheet) -> Iterator[Finding]:
     kind = _kind(sheet)
     for file in (folder / "out" / "reviews").rglob(f"{kind}_{name}.jsonl"):
-        for line in read_text(file).splitlines():
-            row = json.loads(line)
+        for row in read_json_lines(file):
             yield _finding(row, sheet.questions[row["index"]])
 
 

@@ -4,7 +4,6 @@ Prompts are written out whole, so that it adds nothing: no shots, no delimiter, 
 the file in which it keeps answers, as long as the same is asked.
 """
 
-import json
 import math
 import re
 import shutil
@@ -18,7 +17,7 @@ from intaglio.evaluation.bridges.outside import begin, find_program, run_program
 from intaglio.evaluation.bridges.sheet import Finding, Question, Sheet
 from intaglio.evaluation.choices import bare_choices
 from intaglio.evaluation.results import TaskResult
-from intaglio.files import read_text, write_json, write_json_lines
+from intaglio.files import read_json_lines, write_json, write_json_lines
 
 __all__ = ["LmEval", "chats", "check_sheet", "completions", "findings", "first", "task_names", "write_task"]
 
@@ -114,7 +113,7 @@ class LmEval:
         for file in sorted((self.folder / "out").rglob("samples_*.jsonl")):
             found = _NAME.fullmatch(file.name)
             assert found, file.name
-            yield found[1], [json.loads(line) for line in read_text(file).splitlines()]
+            yield found[1], read_json_lines(file)
 
 
 def completions(url: str, name: str, tokenizer: Path | None, *, bos: bool, max_length: int) -> dict[str, Any]:

@@ -20,15 +20,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["ENOUGH", "PERCENTILES", "TIMES", "Sample", "Spread", "spread", "summary"]
+__all__ = ["ENOUGH", "PERCENTILES", "Sample", "Spread", "spread", "summary"]
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 ENOUGH = 100
 """Answers from which on a 99th percentile is more than the slowest one."""
-
-TIMES = ("ttft_s", "tpot_s", "itl_s", "latency_s", "queue_s", "lateness_s")
-"""The spreads of a summary that are seconds."""
 
 Spread = dict[str, float | int | None]
 """`count`, `mean`, `min`, `p1` and the other `PERCENTILES`, `max`; None where `count` is 0."""

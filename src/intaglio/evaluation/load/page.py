@@ -8,6 +8,7 @@ from typing import Any
 
 from intaglio.evaluation.load.curves import Chart, Line, chart_svg, short
 from intaglio.evaluation.load.latency import PERCENTILES
+from intaglio.pages import whole_page
 
 __all__ = ["page"]
 
@@ -41,10 +42,7 @@ def page(found: Mapping[str, Any]) -> str:
         _meanings(runs),
     ]
     style = (files("intaglio.evaluation.load") / "page.css").read_text("utf-8")
-    head = f"<title>Load on {escape(' and '.join(names))}</title>\n<style>\n{style}</style>"
-    view = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">'
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{view}\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
+    return whole_page(f"Load on {' and '.join(names)}", "\n".join(parts), style)
 
 
 def _about(found: Mapping[str, Any]) -> str:

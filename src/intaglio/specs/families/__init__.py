@@ -59,7 +59,6 @@ _MODULES = {**FAMILIES, **ENCODER_DECODERS}
 class Family(Protocol):
     """What a family's module holds."""
 
-    MODEL_TYPE: str
     ARCHITECTURE: str
 
     def read(self, config: Config) -> ModelSpec: ...

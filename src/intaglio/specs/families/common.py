@@ -29,6 +29,7 @@ __all__ = [
 
 ACTIVATIONS = {
     "relu": "relu",
+    "relu2": "relu2",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -39,7 +40,7 @@ ACTIVATIONS = {
 
 def activation_name(spec: str | SwishSpec, tanh: str = "gelu_pytorch_tanh") -> str:
     """Hugging Face's name of an activation; `tanh` is the family's name of GELU's tanh form."""
-    names = {"relu": "relu", "gelu": "gelu", "gelu_tanh": tanh, "silu": "silu"}
+    names = {"relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_tanh": tanh, "silu": "silu"}
     if not isinstance(spec, str) or spec not in names:
         raise CannotExpress(f"activation {spec}")
     return names[spec]

@@ -7,7 +7,6 @@ from intaglio.specs.families import deepseek_v3
 from intaglio.specs.families.config import Config, as_kind
 from intaglio.specs.feed_forward import MoESpec, RouterSpec
 
-MODEL_TYPE = "deepseek_v2"
 ARCHITECTURE = "DeepseekV2ForCausalLM"
 
 

@@ -10,7 +10,6 @@ from intaglio.specs.families.rope import read_rope, write_rope
 from intaglio.specs.feed_forward import FeedForwardSpec, MoESpec, RouterSpec
 from intaglio.specs.norm import RMSNormSpec
 
-MODEL_TYPE = "deepseek_v3"
 ARCHITECTURE = "DeepseekV3ForCausalLM"
 
 

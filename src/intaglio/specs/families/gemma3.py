@@ -9,7 +9,6 @@ from intaglio.specs.families.config import CannotExpress, Config, as_kind
 from intaglio.specs.families.rope import rope_of, write_rope
 from intaglio.specs.position import RotarySpec
 
-MODEL_TYPE = "gemma3_text"
 ARCHITECTURE = "Gemma3ForCausalLM"
 
 

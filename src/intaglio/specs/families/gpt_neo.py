@@ -10,7 +10,6 @@ from intaglio.specs.feed_forward import FeedForwardSpec
 from intaglio.specs.norm import LayerNormSpec
 from intaglio.specs.position import LearnedPositionsSpec
 
-MODEL_TYPE = "gpt_neo"
 ARCHITECTURE = "GPTNeoForCausalLM"
 
 

@@ -10,7 +10,6 @@ from intaglio.specs.families.rope import read_rope, write_rope
 from intaglio.specs.feed_forward import FeedForwardSpec
 from intaglio.specs.norm import LayerNormSpec
 
-MODEL_TYPE = "gpt_neox"
 ARCHITECTURE = "GPTNeoXForCausalLM"
 
 

@@ -12,7 +12,6 @@ from intaglio.specs.feed_forward import FeedForwardSpec
 from intaglio.specs.norm import LayerNormSpec
 from intaglio.specs.position import SinusoidalPositionsSpec
 
-MODEL_TYPE = "marian"
 ARCHITECTURE = "MarianMTModel"
 
 # Older files' keys that say nothing here: training, generation, and sizes said twice.

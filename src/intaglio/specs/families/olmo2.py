@@ -8,7 +8,6 @@ from intaglio.specs.families import common
 from intaglio.specs.families.config import Config, as_kind
 from intaglio.specs.feed_forward import FeedForwardSpec
 
-MODEL_TYPE = "olmo2"
 ARCHITECTURE = "Olmo2ForCausalLM"
 
 

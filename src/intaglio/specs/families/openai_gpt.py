@@ -7,7 +7,6 @@ from intaglio.specs.families import gpt2
 from intaglio.specs.families.config import Config, as_kind
 from intaglio.specs.feed_forward import FeedForwardSpec
 
-MODEL_TYPE = "openai-gpt"
 ARCHITECTURE = "OpenAIGPTLMHeadModel"
 
 

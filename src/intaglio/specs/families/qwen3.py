@@ -7,7 +7,6 @@ from intaglio.specs.decoder import DecoderSpec
 from intaglio.specs.families import common, qwen2
 from intaglio.specs.families.config import Config
 
-MODEL_TYPE = "qwen3"
 ARCHITECTURE = "Qwen3ForCausalLM"
 
 

@@ -8,7 +8,6 @@ from intaglio.specs.families import common
 from intaglio.specs.families.config import CannotExpress, Config, as_kind
 from intaglio.specs.feed_forward import FeedForwardSpec, MoESpec, RouterSpec
 
-MODEL_TYPE = "qwen3_moe"
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 
 

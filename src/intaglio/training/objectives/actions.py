@@ -15,7 +15,7 @@ from intaglio.parallel.vocabulary import output_matrix
 from intaglio.parts.forked import Forked
 from intaglio.training.objectives.branches import fork_states, scored_log_probs
 from intaglio.training.objectives.token_logprobs import chunked_log_probs_and_entropies
-from intaglio.training.rollouts import RolloutBatch
+from intaglio.training.rl.rollouts import RolloutBatch
 
 __all__ = ["Actions", "Reader"]
 

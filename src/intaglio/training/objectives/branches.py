@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from intaglio.models.decoder import Decoder
 from intaglio.parallel.vocabulary import output_matrix
 from intaglio.parts.forked import Forked
-from intaglio.training.forks import ForkedBatch
+from intaglio.training.batching.forks import ForkedBatch
 from intaglio.training.objectives.metrics import Mean, Metric
 from intaglio.training.objectives.token_logprobs import chunked_log_probs
-from intaglio.training.rollouts import RolloutBatch
+from intaglio.training.rl.rollouts import RolloutBatch
 
 __all__ = ["branch_log_probs", "fork_states", "scored_log_probs", "token_metrics"]
 

@@ -16,8 +16,8 @@ from torch import nn
 
 from intaglio.models.heads import SequenceClassifier
 from intaglio.parts.context import Packed
-from intaglio.training.batches import Batch
-from intaglio.training.labelled import LabelledBatch
+from intaglio.training.batching.batches import Batch
+from intaglio.training.batching.labelled import LabelledBatch
 from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.objectives.metrics import Mean
 from intaglio.training.objectives.mixtures import balance

@@ -28,8 +28,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intaglio.models.decoder import Decoder
-from intaglio.training.batches import Batch
-from intaglio.training.forks import ForkedBatch
+from intaglio.training.batching.batches import Batch
+from intaglio.training.batching.forks import ForkedBatch
 from intaglio.training.objectives.branches import fork_states, scored_log_probs, token_metrics
 from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss

@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from intaglio.models.heads import decoder_of
-from intaglio.training.batches import Batch
-from intaglio.training.kl_control import divergence
+from intaglio.training.batching.batches import Batch
 from intaglio.training.objectives.actions import Reader
 from intaglio.training.objectives.metrics import Least, Mean, Metric, Most
 from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.policy_loss import PolicyLoss, RatioOf, clipped_policy_loss, means_by_answer
 from intaglio.training.objectives.watch import Watch, told
-from intaglio.training.rollouts import RolloutBatch
+from intaglio.training.rl.kl_control import divergence
+from intaglio.training.rl.rollouts import RolloutBatch
 
 __all__ = ["GRPO"]
 

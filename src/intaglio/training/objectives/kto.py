@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from intaglio.models.decoder import Decoder
-from intaglio.training.batches import Batch
-from intaglio.training.forks import ForkedBatch, ForkedExample, make_forked
+from intaglio.training.batching.batches import Batch
+from intaglio.training.batching.forks import ForkedBatch, ForkedExample, make_forked
 from intaglio.training.objectives.branches import branch_log_probs, fork_states, scored_log_probs, token_metrics
 from intaglio.training.objectives.metrics import Mean, Metric
 from intaglio.training.objectives.mixtures import balance

@@ -9,7 +9,7 @@ from intaglio.models.decoder import Decoder
 from intaglio.models.recurrent import RecurrentModel
 from intaglio.parallel.vocabulary import output_matrix
 from intaglio.parts.context import Packed
-from intaglio.training.batches import IGNORE, Batch
+from intaglio.training.batching.batches import IGNORE, Batch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
 from intaglio.training.objectives.metrics import Mean
 from intaglio.training.objectives.mixtures import balance

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from intaglio.training.batches import Batch
+from intaglio.training.batching.batches import Batch
 from intaglio.training.objectives.metrics import Metric
 from intaglio.training.objectives.mixtures import ExpertUse
 

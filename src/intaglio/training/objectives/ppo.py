@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from intaglio.models.heads import decoder_of
 from intaglio.parts.context import Packed
-from intaglio.training.batches import Batch
+from intaglio.training.batching.batches import Batch
 from intaglio.training.objectives.actions import Actions, Reader
 from intaglio.training.objectives.language_model import LanguageModel
 from intaglio.training.objectives.metrics import Mean, Metric, Variance
@@ -23,7 +23,7 @@ from intaglio.training.objectives.mixtures import balance
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.policy_loss import PolicyLoss, clipped_policy_loss, clipped_value_loss
 from intaglio.training.objectives.watch import Watch, told
-from intaglio.training.rollouts import RolloutBatch
+from intaglio.training.rl.rollouts import RolloutBatch
 
 __all__ = ["PPO"]
 

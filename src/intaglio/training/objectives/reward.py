@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intaglio.models.heads import SequenceClassifier
-from intaglio.training.batches import Batch
-from intaglio.training.forks import ForkedBatch
+from intaglio.training.batching.batches import Batch
+from intaglio.training.batching.forks import ForkedBatch
 from intaglio.training.objectives.branches import fork_states
 from intaglio.training.objectives.metrics import Least, Mean, Metric, Most
 from intaglio.training.objectives.mixtures import balance

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from intaglio.specs import Spec
-from intaglio.training.advantages import Scaling
-from intaglio.training.kl_control import Estimator
 from intaglio.training.objectives.policy_loss import Aggregation, RatioOf
+from intaglio.training.rl.advantages import Scaling
+from intaglio.training.rl.kl_control import Estimator
 
 __all__ = ["GRPOSpec", "PPOSpec", "PlainTextSpec", "RewardSpec"]
 

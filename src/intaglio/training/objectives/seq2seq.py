@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from intaglio.models.encoder_decoder import EncoderDecoder
 from intaglio.models.seq2seq import Seq2Seq
-from intaglio.training.batches import IGNORE, Batch
+from intaglio.training.batching.batches import IGNORE, Batch
+from intaglio.training.batching.pairs import PairBatch
 from intaglio.training.objectives.metrics import Mean
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.rows import real_places
-from intaglio.training.pairs import PairBatch
 
 __all__ = ["Seq2SeqLoss"]
 

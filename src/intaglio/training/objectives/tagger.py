@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from intaglio.models.heads import Tagger
-from intaglio.training.batches import Batch
+from intaglio.training.batching.batches import Batch
 from intaglio.training.objectives.metrics import Mean
 from intaglio.training.objectives.objective import Loss
 from intaglio.training.objectives.rows import as_rows, real_places

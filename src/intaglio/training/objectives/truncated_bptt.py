@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from intaglio.models.recurrent import RecurrentModel
 from intaglio.parts.recurrent import State
-from intaglio.training.batches import Batch
-from intaglio.training.lanes import LaneBatch
+from intaglio.training.batching.batches import Batch
+from intaglio.training.batching.lanes import LaneBatch
 from intaglio.training.objectives.chunked_loss import chunked_cross_entropy
 from intaglio.training.objectives.language_model import accuracy, at_targets
 from intaglio.training.objectives.objective import Loss

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from intaglio.training.objectives.metrics import Mean, Metric
-from intaglio.training.ranks import ALONE, Ranks
-from intaglio.training.rollouts import RolloutBatch
+from intaglio.training.processes.ranks import ALONE, Ranks
+from intaglio.training.rl.rollouts import RolloutBatch
 
 __all__ = ["Watch", "told"]
 

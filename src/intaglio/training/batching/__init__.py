@@ -1,0 +1,1 @@
+"""From rows to the micro-batches of a step, a file for each kind of example."""

@@ -1,0 +1,1 @@
+"""What a step takes of memory: planned, traced, and said when it runs out."""

@@ -1,0 +1,1 @@
+"""Learning from rewards: rollouts, what they are worth, and what is learned of them."""

@@ -1,0 +1,1 @@
+"""What turns gradients into new weights, and what makes a step cheaper."""
