@@ -35,8 +35,8 @@ def test_it_covers_the_truth_at_least_as_often_as_it_says(seeds: int) -> None:
 
 def test_a_claim_is_shown_where_all_of_the_interval_is_above_0() -> None:
     assert claim("a is more than b", [1.0, 1.1, 0.9], "points").shown
-    assert not claim("a is more than b", [-1.0, -1.1, -0.9], "points").shown
-    assert not claim("a is more than b", [1.0, 9.0, 0.1], "points").shown
+    assert claim("a is more than b", [-1.0, -1.1, -0.9], "points").word == "the other way round"
+    assert claim("a is more than b", [1.0, 9.0, 0.1], "points").word == "not decided at this scale"
     assert not claim("a is more than b", [0.0, 0.0, 0.0], "points").shown
 
 
@@ -45,7 +45,9 @@ def test_a_finding_is_plain_data() -> None:
     found = Finding("sizes", ("model", "size"), [("RNN", "1")], [verdict], {}, "tokens").plain()
     assert found["table"] == [{"model": "RNN", "size": "1"}]
     interval = {"mean": 1.0, "low": 1.0, "high": 1.0}
-    assert found["verdicts"] == [{"claim": "it grows", "interval": interval, "unit": "points", "shown": True}]
+    assert found["verdicts"] == [
+        {"claim": "it grows", "interval": interval, "unit": "points", "shown": True, "verdict": "shown"}
+    ]
 
 
 def test_an_interval_is_written_with_its_mean() -> None:

@@ -18,7 +18,7 @@ from intaglio.atlas.copying import Copying, right_letters
 from intaglio.atlas.gradients import Gradients, gradient_norms
 from intaglio.atlas.history import FULL, QUICK, climb
 from intaglio.atlas.language_models import LanguageModels
-from intaglio.atlas.parts import Claims
+from intaglio.atlas.parts import Claims, Part
 from intaglio.atlas.runs import best_rate
 from intaglio.atlas.throughput import Throughput
 from intaglio.models.recurrent import RecurrentModel
@@ -38,6 +38,10 @@ def unpictured(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
+
+
+def parts_of(claims: Claims) -> dict[str, Part]:
+    return {name: part for stage in claims.stages() for name, part in stage.items()}
 
 
 def language_models(folder: Path, **changes: Any) -> LanguageModels:
@@ -68,7 +72,7 @@ def test_every_claim_ends_in_a_table_a_picture_and_verdicts(tmp_path: Path) -> N
     claims: list[Claims] = [language_models(tmp_path), gradients(), copying(tmp_path), throughput()]
     said: list[str] = []
     found = climb(claims, tmp_path / "out", said.append)
-    assert len(said) == sum(len(one.parts()) for one in claims)
+    assert len(said) == sum(len(parts_of(one)) for one in claims)
     for name, finding in found.items():
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert all(len(row) == len(finding.columns) for row in finding.rows)
@@ -82,7 +86,7 @@ def test_every_claim_ends_in_a_table_a_picture_and_verdicts(tmp_path: Path) -> N
 
 def test_all_models_read_the_same_windows(tmp_path: Path) -> None:
     claims = language_models(tmp_path)
-    results = {name: claims.parts()[name](tmp_path / "out", {}) for name in ("GRU, seed 1", "Transformer, seed 1")}
+    results = {name: parts_of(claims)[name](tmp_path / "out", {}) for name in ("GRU, seed 1", "Transformer, seed 1")}
     seen = [result["curve"][-1][0] for result in results.values()]
     assert seen[0] == seen[1] == 4 * 4 * 9  # steps of windows of 8 characters and the EOS
     rows = (tmp_path / "out" / "windows.jsonl").read_text(encoding="utf-8").splitlines()
@@ -93,7 +97,7 @@ def test_all_models_read_the_same_windows(tmp_path: Path) -> None:
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     claims = language_models(tmp_path)
     run = tmp_path / "out" / "GRU-seed-1"
-    make = claims.parts()["GRU, seed 1"]
+    make = parts_of(claims)["GRU, seed 1"]
     first = make(tmp_path / "out", {})
     before = (run / "model" / "model.safetensors").stat().st_mtime_ns
     assert make(tmp_path / "out", {}) == first
@@ -102,7 +106,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = language_models(tmp_path)
-    make = claims.parts()["GRU, seed 1"]
+    make = parts_of(claims)["GRU, seed 1"]
     step = Loop.step
 
     def interrupted(loop: Loop) -> Step:
@@ -127,7 +131,7 @@ def test_contestants_are_equal_in_parameters(size: tuple[Claims, ...]) -> None:
 
 
 def test_rates_are_tried_on_a_seed_of_their_own_and_the_best_is_taken(tmp_path: Path) -> None:
-    names = list(copying(tmp_path, rates=RATES).parts())
+    names = list(parts_of(copying(tmp_path, rates=RATES)))
     assert names[:2] == ["without attention, rate 0.001", "without attention, rate 0.003"]
     assert names[4:] == [f"{m} attention, seed {seed}" for seed in (1, 2) for m in ("without", "with")]
     results = {"RNN, rate 0.001": {"loss": 2.0}, "RNN, rate 0.003": {"loss": 1.0}}
@@ -155,7 +159,7 @@ def test_gradient_norms_are_those_of_the_definition() -> None:
 
 def test_the_gradients_do_what_the_history_says(tmp_path: Path) -> None:
     claims = Gradients(lengths=(2, 64), hidden_size=32, sequences=4, seeds=2)
-    finding = claims.finding({name: part(tmp_path, {}) for name, part in claims.parts().items()})
+    finding = claims.finding({name: part(tmp_path, {}) for name, part in parts_of(claims).items()})
     shown = {verdict.claim.split(":")[0] for verdict in finding.verdicts if verdict.shown}
     assert shown >= {"RNN, scale 0.5", "LSTM, gates open", "GRU, gates open"}
     assert "GRU" not in shown  # its gates begin half open, and half of half of half is lost

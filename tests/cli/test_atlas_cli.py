@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from chromium import find_chromium
+from intaglio.lineage import preset
 from running import Run
 
 
@@ -29,12 +30,15 @@ def test_files_in_both_languages(run: Run, tmp_path: Path) -> None:
     assert run("atlas", "--only", "masks", "--only", "family-tree", "--out", "figures").out == "figures/atlas.html\n"
     names = {file.name for file in (tmp_path / "figures").iterdir()}
     assert {"atlas.html", "masks.svg", "masks.zh.svg", "family-tree.svg", "generation-gpt1.svg"} <= names
+    assert {"masks-1.svg", "masks-9.zh.svg"} <= names, "each panel of several"
+    assert "family-tree-1.svg" not in names, "its panel is the figure"
     assert "掩码" in (tmp_path / "figures" / "masks.zh.svg").read_text("utf-8")
 
 
 def test_data_as_json(run: Run, tmp_path: Path) -> None:
-    found = json.loads(run("atlas", "--only", "pipelines", "--json").out)
-    assert found["pipelines"]["gpipe"]["bubble"] == pytest.approx(3 / 11)
+    found = json.loads(run("atlas", "--only", "cache-bytes", "--json").out)
+    spec = preset("gpt3-175b").spec
+    assert found["cache-bytes"]["known"]["gpt3-175b"][0] == [512, spec.kv_cache_bytes(512)]
     assert not (tmp_path / "atlas.html").exists()
 
 
@@ -70,4 +74,4 @@ def test_png_needs_a_browser(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_name_is_refused(run: Run) -> None:
-    assert "did you mean masks?" in run("atlas", "--only", "mask").refusal
+    assert "did you mean masks or" in run("atlas", "--only", "mask").refusal

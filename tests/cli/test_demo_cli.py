@@ -1,7 +1,8 @@
 """`intaglio demo`: every stage from the pull to the report, on a toy."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,22 +59,40 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("intaglio.checkpoints.pull.pull", pull)
     monkeypatch.setattr(data, "data_rows", lambda name, say: rows[name])
     monkeypatch.setenv("INTAGLIO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(Desk, "sized", lambda desk, whole, quick: min(quick, 12))
+    monkeypatch.setattr(Desk, "sized", lambda desk, whole, quick: min(quick, 4))
     return names
 
 
-def test_it_lives_through_every_stage(run: Run, toy: list[str], tmp_path: Path) -> None:
+@pytest.fixture
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """One server, of the first model, answers for all that are asked for; which those were."""
+    models, addresses = list[str](), list[str]()
+    with ExitStack() as stack:
+
+        @contextmanager
+        def once(model: str, *options: str) -> Iterator[str]:
+            models.append(model)
+            if not addresses:
+                addresses.append(stack.enter_context(served(model, *options)))
+            yield addresses[0]
+
+        monkeypatch.setattr("intaglio.demo.serving.served", once)
+        yield models
+
+
+def test_it_lives_through_every_stage(run: Run, toy: list[str], asked_for: list[str], tmp_path: Path) -> None:
     ran = run("demo", "--quick", "--out", tmp_path / "life", "--json", "--threads", 1)
     assert ran.status == 0, ran.err
     told = json.loads(ran.out)
     assert toy == ["smollm2-135m-instruct"]
     stages = told["stages"]
     assert [row["name"] for row in told["table"]] == [*stages]
-    assert stages["before"]["rows"] == stages["after"]["rows"] == 12
+    assert stages["before"]["rows"] == stages["after"]["rows"] == 4
     gain = stages["after"]["score"]["mean"] - stages["before"]["score"]["mean"]
-    assert stages["after"]["gain"]["mean"] == pytest.approx(gain)
+    assert stages["after"]["gain"]["difference"] == pytest.approx(gain)
     assert stages["merge"]["same_choice"] > 0.9
     assert len(stages["serve"]["turns"]) == 2
+    assert asked_for == [stages["pull"]["path"], stages["merge"]["path"]]
     assert stages["load"]["failed"] == 0
     assert stages["load"]["requests"] > 0
     assert stages["plan"]["verdict"] == "fits"

@@ -17,6 +17,7 @@ from intaglio.serving.remote import ProcessEngine
 from intaglio.serving.server import Server
 from intaglio.serving.service import Service
 from intaglio.serving.vllm import Handover
+from intaglio.text.chat_templates import load_template
 from peft_folders import peft_folder
 from running import Run
 from toy_documents import ToyEmbedder, toy_searcher
@@ -101,6 +102,20 @@ def test_options_arrive(run: Run, started: Started, toy_dir: Path, tmp_path: Pat
         answer = client.get("/metrics", headers=headers)
         assert answer.status_code == status
         assert answer.headers["access-control-allow-origin"] == "http://page"
+
+
+def test_a_template_of_ours_goes_by_its_name(run: Run, started: Started, toy_dir: Path) -> None:
+    for options in ([], ["--engine", "vllm"]):
+        assert run("serve", toy_dir, "--port", 0, "--chat-template", "qwen", *options).status == 0
+    assert started.service.template is not None
+    assert "<tools>" in started.service.template.render(
+        [{"role": "user", "content": "hi"}], tools=[{"type": "function"}]
+    )
+    (handover,) = started.handovers
+    assert handover.chat_template is not None
+    assert handover.chat_template.read_text() == load_template("qwen")
+    assert handover.tool_parser == "hermes"
+    assert "no chat template 'qwem'" in run("serve", toy_dir, "--port", 0, "--chat-template", "qwem").refusal
 
 
 def test_the_key_may_come_from_the_environment(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from intaglio.training import stage_runs
+from intaglio.training.stages import runs as stage_runs
 from running import Run, unmeasured
 from toy_stages import RECIPE, toy_changes
 

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from intaglio.atlas.findings import Finding, Verdict, claim, shown_interval
-from intaglio.atlas.parts import Part, Results
+from intaglio.atlas.parts import Results, Stage
 from intaglio.atlas.runs import best_rate, contest, run_recipe, write_rows
 from intaglio.engine.llm import LLM
 from intaglio.engine.sampling_params import SamplingParams
-from intaglio.training.data import samples_of
+from intaglio.training.batching.data import samples_of
 from intaglio.training.recipe import SourceSpec
 
 __all__ = ["Copying", "right_letters"]
@@ -56,7 +56,7 @@ class Copying:
         """See `Claims`."""
         return {**asdict(self), "rates": list(self.rates), "lengths": list(self.lengths)}
 
-    def parts(self) -> dict[str, Part]:
+    def stages(self) -> list[Stage]:
         """See `Claims`."""
         return contest(_MODELS, self.rates, self.seeds, self._try, self._run)
 

@@ -6,17 +6,17 @@ Legend: S seeds, N items (held-out rows, lengths, repetitions) of each seed, the
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from intaglio.evaluation.intervals import Interval
 
-__all__ = ["Finding", "Verdict", "claim", "crossed_mean", "shown_interval"]
+__all__ = ["STUDENT", "Finding", "Verdict", "claim", "crossed_mean", "shown_interval"]
 
-_STUDENT = (1.960, 12.706, 4.303, 3.182, 2.776)
-"""The 97.5 % quantile of the normal distribution, and of Student's t with 1, 2, 3 and 4 degrees of freedom."""
+STUDENT: Final = (1.960, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+"""The 97.5 % quantile of the normal distribution, and of Student's t with 1 to 12 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,13 @@ class Verdict:
     def shown(self) -> bool:
         """Whether all of the interval is above 0."""
         return self.interval.low > 0
+
+    @property
+    def word(self) -> str:
+        """The verdict in words: an interval that spans 0 decides nothing."""
+        if self.shown:
+            return "shown"
+        return "the other way round" if self.interval.high < 0 else "not decided at this scale"
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,9 @@ class Finding:
 
     def plain(self) -> dict[str, Any]:
         """As JSON; the curves stay in the picture."""
-        verdicts = [{**asdict(v), "interval": v.interval._asdict(), "shown": v.shown} for v in self.verdicts]
+        verdicts = [
+            {**asdict(v), "interval": v.interval._asdict(), "shown": v.shown, "verdict": v.word} for v in self.verdicts
+        ]
         table = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"title": self.title, "table": table, "verdicts": verdicts}
 
@@ -81,12 +90,12 @@ def crossed_mean(values: ArrayLike) -> Interval:
     table = np.asarray(values, dtype=np.float64)
     table = table[:, None] if table.ndim == 1 else table
     seeds, items = table.shape
-    assert seeds <= len(_STUDENT), f"{seeds} seeds"
+    assert seeds <= len(STUDENT), f"{seeds} seeds"
     assert table.size > 1, "a single measurement has no interval"
     variance = table.mean(axis=1).var(ddof=1) / seeds if seeds > 1 else 0.0
     if items > 1:
         variance += table.mean(axis=0).var(ddof=1) / items
-    mean, reach = float(table.mean()), _STUDENT[seeds - 1] * math.sqrt(variance)
+    mean, reach = float(table.mean()), STUDENT[seeds - 1] * math.sqrt(variance)
     return Interval(mean, mean - reach, mean + reach)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from intaglio.atlas.contestants import RECURRENT
 from intaglio.atlas.findings import Finding, Verdict, claim, shown_interval
-from intaglio.atlas.parts import Part, Results
+from intaglio.atlas.parts import Results, Stage
 from intaglio.models.init import init_weights
 from intaglio.models.recurrent import RecurrentModel
 from intaglio.parts.recurrent import Cell
@@ -95,9 +95,9 @@ class Gradients:
         """See `Claims`."""
         return {**asdict(self), "lengths": list(self.lengths)}
 
-    def parts(self) -> dict[str, Part]:
+    def stages(self) -> list[Stage]:
         """See `Claims`."""
-        return {f"{curve}, seed {s}": partial(self._part, curve, s) for curve in _CURVES for s in range(self.seeds)}
+        return [{f"{curve}, seed {s}": partial(self._part, curve, s) for curve in _CURVES for s in range(self.seeds)}]
 
     def finding(self, results: Results) -> Finding:
         """See `Claims`."""

@@ -63,14 +63,20 @@ QUICK: Final[Sequence[Claims]] = (
 """The same at toy size: it shows that everything runs, and hardly more."""
 
 
-def climb(size: Sequence[Claims], folder: Path, say: Callable[[str], None]) -> dict[str, Finding]:
+def climb(size: Sequence[Claims], folder: Path, say: Callable[[str], None], jobs: int = 1) -> dict[str, Finding]:
     """Measures every group of claims in `folder`, or what is still missing of it, and draws its curves.
+
+    Args:
+        size: the groups.
+        folder: where all of it is kept.
+        say: see `measure`.
+        jobs: see `measure`.
 
     Raises:
         UserError: the folder holds measurements of another size; matplotlib is missing.
     """
     findings = {}
     for claims in size:
-        findings[claims.name] = found = measure(claims, folder, say)
+        findings[claims.name] = found = measure(claims, folder, say, jobs)
         draw_curves(folder / f"{claims.name}.png", found.panels, found.across)
     return findings

@@ -14,9 +14,9 @@ import numpy as np
 
 from intaglio.atlas.contestants import KINDS, RECURRENT, architecture, spec_of
 from intaglio.atlas.findings import Finding, Verdict, claim, shown_interval
-from intaglio.atlas.parts import Part, Results
+from intaglio.atlas.parts import Results, Stage
 from intaglio.atlas.runs import best_rate, contest, run_recipe, write_rows
-from intaglio.training.data import samples_of
+from intaglio.training.batching.data import samples_of
 from intaglio.training.recipe import SourceSpec
 
 __all__ = ["LanguageModels"]
@@ -51,7 +51,7 @@ class LanguageModels:
         """See `Claims`."""
         return {**asdict(self), "rates": list(self.rates)}
 
-    def parts(self) -> dict[str, Part]:
+    def stages(self) -> list[Stage]:
         """See `Claims`."""
         return contest(KINDS, self.rates, self.seeds, self._try, self._run)
 

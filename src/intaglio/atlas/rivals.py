@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from intaglio.atlas.findings import Finding, Verdict, claim, shown_interval
-from intaglio.atlas.parts import Part, Results
+from intaglio.atlas.parts import Results, Stage
 from intaglio.atlas.runs import best_rate, contest, run_to_end
 from intaglio.errors import UserError
 from intaglio.evaluation.translation import translation_gain
@@ -68,11 +68,11 @@ class Rivals:
         recipes = {name: self._recipe(name).model_dump(mode="json") for name in self._paths}
         return {**asdict(self), "recipes": recipes, "rates": list(self.rates), "changes": list(self.changes)}
 
-    def parts(self) -> dict[str, Part]:
+    def stages(self) -> list[Stage]:
         """See `Claims`."""
         timed = self._paths if self.minutes is not None else {}
-        paces: dict[str, Part] = {f"{name}, pace": partial(self._pace, name) for name in timed}
-        return paces | contest(self._paths, self.rates, self.seeds, self._try, self._run)
+        paces = {f"{name}, pace": partial(self._pace, name) for name in timed}
+        return [paces, *contest(self._paths, self.rates, self.seeds, self._try, self._run)]
 
     def finding(self, results: Results) -> Finding:
         """See `Claims`."""

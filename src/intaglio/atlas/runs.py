@@ -4,18 +4,21 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
-from intaglio.atlas.parts import Part, Results
+from intaglio.atlas.parts import Results, Stage
 from intaglio.files import write_json_lines
 from intaglio.specs import validate
 from intaglio.training.log import read_log, step_seconds
 from intaglio.training.recipe import Recipe
 from intaglio.training.run import finish
 
-__all__ = ["best_rate", "contest", "run_recipe", "run_to_end", "write_rows"]
+__all__ = ["SCHEDULE", "best_rate", "contest", "run_recipe", "run_to_end", "write_rows"]
 
 _POINTS = 12
+
+SCHEDULE: Final[dict[str, Any]] = {"kind": "cosine", "warmup": 0.1, "final": 0.05}
+"""Of the learning rate, where a recipe says no other."""
 
 
 def run_recipe(fields: dict[str, Any], rate: float, seed: int, run: Path) -> dict[str, Any]:
@@ -27,7 +30,7 @@ def run_recipe(fields: dict[str, Any], rate: float, seed: int, run: Path) -> dic
     beside = {
         "precision": "float32",
         "optimizer": {"learning_rate": rate, "betas": [0.9, 0.98], "weight_decay": 0.01},
-        "schedule": {"kind": "cosine", "warmup": 0.1, "final": 0.05},
+        "schedule": SCHEDULE,
         "evaluate_every": fields["steps"],
         "save_every": 0,
         "keep": 1,
@@ -40,8 +43,9 @@ def run_to_end(recipe: Recipe, run: Path) -> dict[str, Any]:
     """Trains by `recipe` into the folder `run`, or goes on there.
 
     Returns:
-        `loss`: held out, nats a target; `tokens_per_second` and `seconds_per_step`: of the middle step; `seconds`: of
-        all steps; `curve`: (tokens seen, training loss), each over a stretch of steps.
+        `loss`: held out, nats a target; `bits_per_byte`: held out, where the run tells it; `tokens_per_second` and
+        `seconds_per_step`: of the middle step; `seconds`: of all steps; `curve`: (tokens seen, training loss), each
+        over a stretch of steps.
 
     Raises:
         KeyboardInterrupt: a signal ended it; what it did is saved.
@@ -57,19 +61,19 @@ def best_rate(results: Results, model: str, rates: Sequence[float]) -> float:
 
 def contest(
     names: Iterable[str], rates: Sequence[float], seeds: int, attempt: Callable[..., Any], run: Callable[..., Any]
-) -> dict[str, Part]:
-    """The parts of a comparison: each name tried at each rate, if there are several, then each seed with every name.
+) -> list[Stage]:
+    """A comparison: each name is tried at each rate, if there are several, then measured with each seed.
 
     Args:
         names: of what is compared.
         rates: learning rates to choose from.
         seeds: that are measured, from 1 on.
-        attempt: of a name and a rate, then as `Part`.
-        run: of a name and a seed, then as `Part`.
+        attempt: of a name and a rate, then as `parts.Part`.
+        run: of a name and a seed, then as `parts.Part`.
     """
     names, tried = list(names), rates if len(rates) > 1 else ()
-    parts: dict[str, Part] = {f"{n}, rate {rate:g}": partial(attempt, n, rate) for n in names for rate in tried}
-    return parts | {f"{n}, seed {seed}": partial(run, n, seed) for seed in range(1, seeds + 1) for n in names}
+    tries = {f"{n}, rate {rate:g}": partial(attempt, n, rate) for n in names for rate in tried}
+    return [tries, {f"{n}, seed {seed}": partial(run, n, seed) for seed in range(1, seeds + 1) for n in names}]
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
@@ -88,8 +92,10 @@ def _told(lines: list[dict[str, Any]]) -> dict[str, Any]:
         some = steps[start : start + stretch]
         seen += sum(line["tokens"] for line in some)
         curve.append([seen, sum(line["loss"] for line in some) / stretch])
+    held_out = next(line for line in reversed(lines) if "eval_loss" in line)
     return {
-        "loss": next(line["eval_loss"] for line in reversed(lines) if "eval_loss" in line),
+        "loss": held_out["eval_loss"],
+        "bits_per_byte": held_out.get("eval_bits_per_byte"),
         "tokens_per_second": median(line["tokens_per_second"] for line in steps),
         "seconds_per_step": median(seconds),
         "seconds": sum(seconds),

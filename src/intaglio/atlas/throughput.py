@@ -20,11 +20,11 @@ from torch import Tensor
 
 from intaglio.atlas.contestants import KINDS, RECURRENT, architecture, spec_of
 from intaglio.atlas.findings import Finding, Verdict, claim, shown_interval
-from intaglio.atlas.parts import Part, Results
+from intaglio.atlas.parts import Results, Stage
 from intaglio.models.build import build_model
 from intaglio.models.init import init_weights
 
-__all__ = ["Throughput"]
+__all__ = ["Throughput", "pass_seconds"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Throughput:
         """See `Claims`."""
         return {**asdict(self), "lengths": list(self.lengths)}
 
-    def parts(self) -> dict[str, Part]:
+    def stages(self) -> list[Stage]:
         """See `Claims`."""
-        return {f"seed {seed}": partial(self._part, seed) for seed in range(self.seeds)}
+        return [{f"seed {seed}": partial(self._part, seed) for seed in range(self.seeds)}]
 
     def finding(self, results: Results) -> Finding:
         """See `Claims`."""
@@ -104,7 +104,9 @@ class Throughput:
         taken: dict[str, list[float]] = {kind: [] for kind in KINDS}
         for length in self.lengths:
             ids = torch.randint(128, (self.sequences, length), generator=torch.Generator().manual_seed(seed))
-            turns = [{kind: _seconds(model, ids) for kind, model in models.items()} for _ in range(self.repeats + 1)]
+            turns = [
+                {kind: pass_seconds(model, ids) for kind, model in models.items()} for _ in range(self.repeats + 1)
+            ]
             for kind, least in taken.items():
                 least.append(min(turn[kind] for turn in turns[1:]))  # the first one warms up
         return taken
@@ -115,8 +117,8 @@ class Throughput:
         return model
 
 
-def _seconds(model: Any, ids: Tensor) -> float:
-    """Of a forward and a backward pass over (B, T)."""
+def pass_seconds(model: Any, ids: Tensor) -> float:
+    """Of a forward and a backward pass of a language model over (B, T)."""
     start = time.perf_counter()
     loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     loss.backward()

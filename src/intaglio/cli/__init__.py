@@ -1,0 +1,1 @@
+"""The `intaglio` command, a file per verb."""

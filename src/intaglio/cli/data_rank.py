@@ -181,7 +181,7 @@ def _ranker(
 def _rewards(reward: str, llm: "LLM", device: str) -> "Callable[[Any, Any], tuple[Any, Any]]":
     from intaglio.evaluation.verifiers import VERIFIERS
     from intaglio.training.objectives.rl_specs import RewardSpec
-    from intaglio.training.rewards import build_rewards
+    from intaglio.training.rl.rewards import build_rewards
 
     kind = "function" if ":" in reward or reward in VERIFIERS else "model"
     spec = RewardSpec.model_validate({kind: reward})

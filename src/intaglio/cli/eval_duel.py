@@ -201,9 +201,9 @@ def _reward_model(name: str, device: str) -> "Callable[[Sequence[Question], Sequ
     import numpy as np
 
     from intaglio.data.preference_encoding import PromptExample
-    from intaglio.training.rewards import ModelReward
+    from intaglio.training.rl.rewards import ModelReward
+    from intaglio.training.rl.scorers import load_scorer
     from intaglio.training.rollout import Answer
-    from intaglio.training.scorers import load_scorer
 
     model, tokenizer = load_scorer(name, "float32", device, "--reward")
     reward = ModelReward(name, model, tokenizer, same=False)

@@ -1,6 +1,7 @@
-"""`intaglio ladder`: what one rung of the history claims over the one before, measured here."""
+"""`intaglio ladder`: what a rung of the history claims over the one before, measured here."""
 
 import json as json_module
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,13 +12,61 @@ from intaglio.cli import options
 
 if TYPE_CHECKING:
     from intaglio.atlas.findings import Finding, Verdict
+    from intaglio.atlas.ladder import Ladder
 
-app = typer.Typer(help="Measure what the history claims.", no_args_is_help=True)
+app = typer.Typer(help="Measure what the history claims.")
+
+Out = Annotated[Path | None, typer.Option(help="Where parts and pictures are kept; default: ladder[-quick] here.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time, a thread each; default: one a core.")]
 
 
-@app.callback()
-def ladder() -> None:
-    """Measure what the history claims."""
+@app.callback(invoke_without_command=True)
+def ladder(
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke test of half an hour, which decides little.")] = False,
+    swap: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE: every rung that changes KEY changes it to VALUE, feed_forward.activation=relu2."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A rung, with what it is compared with; may be repeated.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="The rungs and what each changes; nothing is run.")] = False,
+    out: Out = None,
+    jobs: Jobs = None,
+    json: options.Json = False,
+) -> None:
+    """From GPT-1 to LLaMA, one change at a time: what each does to the loss, and what it costs."""
+    if context.invoked_subcommand:
+        return
+    from dataclasses import replace
+
+    from intaglio.atlas.history import climb
+    from intaglio.atlas.ladder import FULL, QUICK
+
+    size = replace(QUICK if quick else FULL, swaps=tuple(swap or ()), only=tuple(only or ()))
+    if list_:
+        _list(size, json)
+        return
+    rungs = len(size.climbed)  # what no rung has is refused before anything is said
+    _say(f"{rungs} rungs: {'a smoke test, which decides little' if quick else 'hours, which may be interrupted'}")
+    folder = out or Path("ladder-quick" if quick else "ladder")
+    _report(climb([size], folder, _say, jobs or _cores()), folder, json)
+
+
+@app.command()
+def scaling(
+    quick: Annotated[bool, typer.Option("--quick", help="At toy size, in minutes: shows that it runs.")] = False,
+    out: Out = None,
+    jobs: Jobs = None,
+    json: options.Json = False,
+) -> None:
+    """Larger models and more text: a power law, and the loss of a larger size predicted before it is run."""
+    from intaglio.atlas.history import climb
+    from intaglio.atlas.scaling import FULL_SCALING, QUICK_SCALING
+
+    folder = out or Path("ladder-quick" if quick else "ladder")
+    _report(climb([QUICK_SCALING if quick else FULL_SCALING], folder, _say, jobs or _cores()), folder, json)
 
 
 @app.command()
@@ -66,6 +115,21 @@ def compare(
     _report(climb([rivals], out, _say), out, json)
 
 
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _list(size: "Ladder", json: bool) -> None:
+    rungs = [size.rungs[name] for name in size.climbed]
+    if json:
+        told = [{"name": one.name, "title": one.title, "from": one.below, "set": dict(one.changed)} for one in rungs]
+        print(json_module.dumps(told, ensure_ascii=False))
+        return
+    for one in rungs:
+        changes = ", ".join(f"{key}={json_module.dumps(value)}" for key, value in one.changed.items())
+        print(f"{one.name}: {one.title}{f', from {one.below}' if one.below else ''}: {changes or one.shape}")
+
+
 def _report(findings: "dict[str, Finding]", folder: Path, json: bool) -> None:
     if json:
         print(json_module.dumps({name: found.plain() for name, found in findings.items()}, ensure_ascii=False))
@@ -91,5 +155,4 @@ def _show(found: "Finding", picture: Path) -> None:
 
 def _sentence(verdict: "Verdict") -> str:
     mean, low, high = verdict.interval
-    word = "shown" if verdict.shown else "not shown"
-    return f"{word}: {verdict.claim} ({mean:.4g} [{low:.4g}, {high:.4g}] {verdict.unit})"
+    return f"{verdict.word}: {verdict.claim} ({mean:.4g} [{low:.4g}, {high:.4g}] {verdict.unit})"

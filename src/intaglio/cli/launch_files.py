@@ -78,7 +78,18 @@ def kubernetes(launch: Launch, kind: str, image: str, claim: str) -> str:
         _recipe(launch),
         _jobset(launch, image, claim) if kind == "jobset" else _pytorchjob(launch, image, claim),
     ]
-    return yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines as these lines."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def _recipe(launch: Launch) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from intaglio.lineage.units import short_bytes
 from intaglio.planning.job_plan import JobPlan, plan_job
 from intaglio.planning.rank_plan import RankPlan
-from intaglio.training.trace import Trace, trace_job
+from intaglio.training.memory.trace import Trace, trace_job
 
 __all__ = ["Beside", "show_trace", "traced"]
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from intaglio.cli import options
+from intaglio.cli import options, tokenizing
 from intaglio.errors import UserError
-from intaglio.files import read_text
 
 if TYPE_CHECKING:
     from intaglio.retrieval.answer import Grounding
@@ -58,7 +57,9 @@ def serve(
     ] = False,
     policy: Annotated[Literal["fcfs", "priority"], typer.Option(help="Who goes first.")] = "fcfs",
     weights: Annotated[Literal["int8", "int4"] | None, typer.Option(help="Weights in fewer bits.")] = None,
-    chat_template: Annotated[Path | None, typer.Option(help="A Jinja file in place of the model's own.")] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(help="A template of ours, or a Jinja file, in place of the model's own.")
+    ] = None,
     trust_templates: Annotated[
         bool, typer.Option("--trust-templates", help="Let requests bring a chat template.")
     ] = False,
@@ -109,9 +110,10 @@ def serve(
     path, names, origins = find_model(model), tuple(served_model_name or [model]), tuple(cors_origin or ())
     keys = tuple(api_key or filter(None, [os.environ.get(options.API_KEY)]))
     tokenizer = load_tokenizer(path)
-    template = _read_template(chat_template, tokenizer)
+    template = None if chat_template is None else tokenizing.chat_template(chat_template, tokenizer)
     if engine == "vllm":
         from intaglio.serving.vllm import Handover
+        from intaglio.text.chat_templates import template_file
 
         _refuse_ours(device=device != "cpu", trust_templates=trust_templates, pooling=pooling != "mean")
         _refuse_ours(max_waiting=max_waiting != _MAX_WAITING, rag=rag is not None)
@@ -125,7 +127,7 @@ def serve(
             api_keys=keys,
             dtype=dtype,
             threads=threads,
-            chat_template=chat_template,
+            chat_template=None if chat_template is None else template_file(chat_template),
             tool_parser=_tool_parser(tokenizer, template),
             cors_origins=origins,
             drain_s=drain_timeout,
@@ -190,12 +192,6 @@ def _grounding(index: Path, budget: int) -> "Grounding":
     searcher = Searcher.open(index)
     threshold(searcher)
     return Grounding(searcher, budget)
-
-
-def _read_template(file: Path | None, tokenizer: "Tokenizer") -> "ChatTemplate | None":
-    from intaglio.text.chat import ChatTemplate
-
-    return None if file is None else ChatTemplate(read_text(file), tokenizer.special_tokens, name=str(file))
 
 
 def _refuse_ours(**asked: bool) -> None:

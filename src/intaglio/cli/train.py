@@ -76,14 +76,14 @@ def _one(out: list[str]) -> Path:
 
 
 def _several(path: Path) -> bool:
-    from intaglio.training.stages import has_stages
+    from intaglio.training.stages.plan import has_stages
 
     return has_stages(path)
 
 
 def _start_stages(path: Path, changes: list[str], dry_run: bool, json: bool) -> None:
-    from intaglio.training.stage_preview import preview_stages
-    from intaglio.training.stages import load_stages
+    from intaglio.training.stages.plan import load_stages
+    from intaglio.training.stages.preview import preview_stages
 
     out, changes = _apart(changes)
     if dry_run:
@@ -94,9 +94,9 @@ def _start_stages(path: Path, changes: list[str], dry_run: bool, json: bool) -> 
 
 def _run_stages(path: Path, changes: list[str], out: Path, as_json: bool) -> None:
     """The same call again goes on where it stopped."""
-    from intaglio.training.stage_pages import report_lines
-    from intaglio.training.stage_runs import run_stages
-    from intaglio.training.stages import load_stages
+    from intaglio.training.stages.pages import report_lines
+    from intaglio.training.stages.plan import load_stages
+    from intaglio.training.stages.runs import run_stages
 
     try:
         ended = run_stages(load_stages(path, changes), out, say=_say)
