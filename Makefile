@@ -4,6 +4,8 @@
 #   make test      the tests (add ARGS="-k rope" to choose)
 #   make check     ruff and mypy
 #   make prove     the slow proofs, on real models and data
+#   make docs      the documentation as a site in site/; make docs-serve shows it at http://127.0.0.1:8000/
+#   make pictures  the figures in README and docs, drawn by the atlas from the numbers in docs/pictures/data
 #   make bench     the side-by-side runs; each prints a ratio
 #   make litgpt-env   the environment of a peer that cannot share ours, for benchmarks/train_small.py
 #   make eval-env     EvalScope and lm-eval, which ask our server; for proofs
@@ -36,7 +38,7 @@ VLLM_VERSION := 0.32.0
 PEERS := .venv-peers
 PEERS_PACKAGES := openvino-genai==2026.4.1.0 llama-cpp-python==0.3.36
 
-.PHONY: setup setup-demo setup-dev litgpt-env eval-env vllm-env peers-env demo test check prove bench system clean
+.PHONY: setup setup-demo setup-dev litgpt-env eval-env vllm-env peers-env demo test check prove docs docs-serve pictures bench system clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.core
@@ -61,6 +63,15 @@ check: setup-dev
 prove: setup-dev eval-env vllm-env
 	$(BIN)/python -m pytest -m prove $(ARGS)
 
+pictures: setup-dev
+	$(BIN)/python scripts/pictures.py $(ARGS)
+
+docs: setup-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: setup-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 bench: setup-dev litgpt-env vllm-env peers-env
 	set -e; for program in benchmarks/[!_]*.py; do $(BIN)/python $$program; done
 
@@ -73,7 +84,7 @@ system:
 	fi
 
 clean:
-	rm -rf $(VENV) $(LITGPT) $(EVAL) $(VLLM) $(PEERS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LITGPT) $(EVAL) $(VLLM) $(PEERS) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each step leaves a stamp in .venv. The development stamp stands on the core's, so the two never undo each other.

@@ -182,8 +182,7 @@ def test_each_letter_looks_at_the_whole_word() -> None:
 
 
 def test_shards_add_up_to_the_peak() -> None:
-    figure = Sharding()
-    data = figure.data()
+    data = {"stages": Sharding().planned()}
     sums = {zero: sum(stage["components"].values()) for zero, stage in data["stages"].items()}
     spec = preset("llama3-8b").spec
     assert data["stages"]["0"]["components"]["optimizer states"] >= 8 * spec.num_parameters(), "two moments in fp32"
@@ -193,7 +192,7 @@ def test_shards_add_up_to_the_peak() -> None:
 
 
 def test_bubbles_are_the_formula() -> None:
-    data = Pipelines(ranks=4, micro_batches=8).data()
+    data = Pipelines(ranks=4, micro_batches=8).simulated()
     for name in ("gpipe", "1f1b"):
         assert data[name]["bubble"] == pytest.approx(3 / (8 + 3))
     for one in data.values():

@@ -15,7 +15,8 @@ from intaglio.atlas.figure import LANGUAGES
 from intaglio.atlas.page import Plate, page
 from intaglio.atlas.svg import as_file
 from intaglio.errors import UserError
-from tiny_figures import tiny_figures
+from running import unmeasured
+from tiny_figures import beside, tiny_figures
 
 NAMES = list(BOOK)
 CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -23,9 +24,13 @@ VOID = {"meta", "br"}
 
 
 @pytest.fixture(scope="module")
-def plates(toy_dir: Path) -> dict[str, Plate]:
+def plates(toy_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plate]:
     """Every figure, drawn from tiny runs."""
-    return {name: Plate(figure, figure.data()) for name, figure in tiny_figures(toy_dir).items()}
+    figures = tiny_figures(toy_dir, tmp_path_factory.mktemp("rows"))
+    with pytest.MonkeyPatch.context() as patch:
+        unmeasured(patch)
+        beside(patch)
+        return {name: Plate(figure, figure.data()) for name, figure in figures.items()}
 
 
 @pytest.fixture(scope="module")

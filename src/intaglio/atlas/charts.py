@@ -9,7 +9,7 @@ from typing import Final
 from intaglio.atlas.svg import Canvas, text_width, wrapped
 from intaglio.evaluation.load.curves import short
 
-__all__ = ["Axis", "Curve", "chart", "columns", "field", "head", "legend", "short", "short_bytes_tick"]
+__all__ = ["Axis", "Curve", "chart", "columns", "field", "head", "intervals", "legend", "short", "short_bytes_tick"]
 
 Point = tuple[float, float]
 
@@ -126,6 +126,27 @@ def columns(
         canvas.text(middle, up(reached) - 5, show(reached), size=_SMALL, anchor="middle")
         deepest = max(deepest, _under(canvas, middle, bottom + 15, name, step - 4))
     canvas.height = deepest + 2
+    return canvas
+
+
+def intervals(title: str, rows: dict[str, tuple[float, float, float]], axis: Axis, *, width: float = 400) -> Canvas:
+    """A row for each name: its value, and a line from the least to the most that it may be."""
+    canvas = Canvas(width, 0)
+    top = head(canvas, title) + 6
+    left = _EDGE + 10 + max(text_width(name, _SMALL) for name in rows)
+    along = _Scale(axis, [value for three in rows.values() for value in three], left, width - 60, rounded=False)
+    bottom = top + 24 * len(rows)
+    for tick in along.ticks:
+        canvas.line(along(tick), top, along(tick), bottom, "grid")
+    for place, (name, (value, low, high)) in enumerate(rows.items()):
+        y = top + 24 * place + 12
+        canvas.text(left - 10, y + 4, name, size=_SMALL, anchor="end")
+        canvas.line(along(low), y, along(high), y, "arrow")
+        canvas.mark(0, along(value), y, 4.5)
+        canvas.text(along(high) + 9, y + 4, axis.show(value), size=_SMALL)
+    _steps(canvas, axis, along, bottom)
+    canvas.text((left + width - 60) / 2, bottom + 36, axis.label, "faint", size=_SMALL, anchor="middle")
+    canvas.height = bottom + 44
     return canvas
 
 

@@ -190,14 +190,14 @@ def _sublayer(pen: Pen, block: BlockSpec, words: str, below: str) -> float:
     norm = norm_word(block.norm)
     pen.plain()
     start = pen.y - 4
-    if block.placement in ("pre", "sandwich"):
+    if "before" in block.norm_places:
         pen.box(norm)
     pen.box(words, below)
     middle = pen.y - (_BOX + 14) / 2
-    if block.placement in ("residual", "sandwich"):
+    if "after" in block.norm_places:
         pen.box(norm)
     pen.sum(start)
-    if block.placement == "post":
+    if "outside" in block.norm_places:
         pen.box(norm)
     return middle
 

@@ -12,7 +12,7 @@ from intaglio.atlas.svg import Canvas, as_file, side_by_side
 from intaglio.errors import UserError
 from intaglio.files import whole_file
 
-__all__ = ["find_browser", "write_figures", "write_page"]
+__all__ = ["find_browser", "pictures_of", "write_figures", "write_page"]
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _EDGE = 32  # of a picture beyond its panels, both sides together
@@ -30,7 +30,7 @@ def write_page(path: Path, plates: Sequence[Plate], made: str = "") -> None:
 
 
 def write_figures(folder: Path, plates: Sequence[Plate], *, png: bool = False) -> None:
-    """Writes NAME.svg and NAME.zh.svg for each figure that has data, and for each of its leaves.
+    """Writes each picture of the figures that have data, see `pictures_of`, as FILE.svg.
 
     Args:
         folder: for all of them.
@@ -41,22 +41,27 @@ def write_figures(folder: Path, plates: Sequence[Plate], *, png: bool = False) -
         UserError: a file cannot be written; or `png` and there is no Chromium.
     """
     browser = find_browser() if png else None
-    for name, title, panels in _pictures(plates):
-        path = folder / f"{name}.svg"
-        with whole_file(path) as beside:
-            beside.write_text(as_file(panels, title), encoding="utf-8")
-        if browser:
-            _draw(browser, path, panels)
+    for plate in (one for one in plates if not one.missing):
+        for name, title, panels in pictures_of(plate):
+            path = folder / f"{name}.svg"
+            with whole_file(path) as beside:
+                beside.write_text(as_file(panels, title), encoding="utf-8")
+            if browser:
+                _draw(browser, path, panels)
 
 
-def _pictures(plates: Sequence[Plate]) -> Iterator[tuple[str, str, Sequence[Canvas]]]:
-    for plate in plates:
-        for lang, say in LANGUAGES.items() if not plate.missing else ():
-            ending = "" if lang == "en" else f".{lang}"
-            title = say(*plate.figure.title)
-            drawn = {plate.figure.name: plate.figure.draw(plate.data, say)}
-            for name, panels in {**drawn, **plate.figure.leaves(plate.data, say)}.items():
-                yield name + ending, title, panels
+def pictures_of(plate: Plate) -> Iterator[tuple[str, str, Sequence[Canvas]]]:
+    """The pictures of a figure in both languages: file without ending, title, panels.
+
+    NAME is the whole figure, NAME-1, NAME-2... are its panels where it has several, the others its leaves; the files of
+    Chinese ones end in `.zh`.
+    """
+    for lang, say in LANGUAGES.items():
+        ending = "" if lang == "en" else f".{lang}"
+        name, panels = plate.figure.name, plate.figure.draw(plate.data, say)
+        alone = {f"{name}-{place}": [panel] for place, panel in enumerate(panels, 1) if len(panels) > 1}
+        for file, drawn in {name: panels, **alone, **plate.figure.leaves(plate.data, say)}.items():
+            yield file + ending, say(*plate.figure.title), drawn
 
 
 def find_browser() -> str:

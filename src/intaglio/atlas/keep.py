@@ -20,7 +20,9 @@ __all__ = ["code_of", "data_of", "key_of"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _IMPORT: Final = re.compile(r"^\s*(?:from (intaglio[\w.]*) import (\([^)]*\)|[^\n]*)|import (intaglio[\w.]*))", re.M)
-_DRAWING: Final = {Path(__file__).with_name(f"{name}.py") for name in ("charts", "palette", "svg")}
+_DRAWING: Final = {
+    Path(__file__).with_name(f"{name}.py") for name in ("charts", "matrices", "palette", "svg", "wiring")
+}
 _DATA: Final = {".yaml", ".cpp", ".h", ".json", ".jinja"}
 
 

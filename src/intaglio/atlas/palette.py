@@ -1,8 +1,9 @@
 """The figures' colours, on light paper and on dark, and the rules that dress an SVG in them.
 
-Classes: `ink`, `faint`, `strong` of letters; `grid`, `axis`, `box`, `arrow` of lines; `s0` to `s5` of curves, whose
-dashes tell them apart without colour; `b0` to `b4` of areas, from the strongest to the faintest in any colour, with
-`on0` to `on4` of letters upon them; `heat` of cells, whose strength is their opacity.
+Classes: `ink`, `faint`, `strong` of letters; `grid`, `axis`, `box`, `arrow` of lines, and `halo` of one beside an
+arrow, where the ground may be dark; `s0` to `s5` of curves, whose dashes tell them apart without colour; `b0` to `b4`
+of areas, from the strongest to the faintest in any colour, with `on0` to `on4` of letters upon them; `heat` of cells,
+whose strength is their opacity.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,9 +37,9 @@ CURVES: Final = (
 AREAS: Final = (
     ("#6b2a1c", "#f4cdbf", "#ffffff", "#1a1512"),
     ("#2b6ea3", "#8cc0ea", "#ffffff", "#10181f"),
-    ("#79ab5b", "#6b9a51", "#171d12", "#0d120a"),
-    ("#e2b654", "#8a6a20", "#221a06", "#ffffff"),
-    ("#ddd3ea", "#4f4364", "#221c2b", "#ffffff"),
+    ("#65994a", "#6b9a51", "#0d120a", "#0d120a"),
+    ("#e8c168", "#83641c", "#221a06", "#ffffff"),
+    ("#e9e1f2", "#453a58", "#221c2b", "#ffffff"),
 )
 """Light and dark of each area, and of the letters upon it."""
 
@@ -70,6 +71,7 @@ def _plain(fill: Fill) -> Iterator[str]:
     yield f"svg .blank {{ fill: {of['paper']}; }}"
     yield f"svg .arrow {{ stroke: {of['ink']}; fill: none; stroke-width: 1.4; }}"
     yield f"svg .head {{ fill: {of['ink']}; }}"
+    yield f"svg .halo {{ stroke: {of['paper']}; fill: none; stroke-width: 1.4; }}"
     yield f"svg .heat {{ fill: {of['heat']}; }}"
 
 

@@ -1,11 +1,12 @@
-"""Pulled models for figures that want real ones: where they are, and what tells one state of a folder from another."""
+"""Pulled models and data sets for figures that want real ones, and what tells one state of a folder from another."""
 
 from pathlib import Path
 
+from intaglio.data.datasets.pull import pulled_data
 from intaglio.errors import UserError
 from intaglio.lineage.resolve import model_folder
 
-__all__ = ["fingerprint", "folder_of", "required"]
+__all__ = ["fingerprint", "folder_of", "required", "required_rows"]
 
 
 def folder_of(name: str) -> Path | None:
@@ -31,3 +32,14 @@ def required(name: str) -> Path:
     if folder is None:
         raise UserError(f"model {name!r} is not here", mend=f"intaglio pull {name}")
     return folder
+
+
+def required_rows(name: str) -> str:
+    """The name of a data set that was pulled, or a file.
+
+    Raises:
+        UserError: it was not pulled.
+    """
+    if not Path(name).exists() and pulled_data(name) is None:
+        raise UserError(f"data set {name!r} is not here", mend=f"intaglio pull {name}")
+    return name

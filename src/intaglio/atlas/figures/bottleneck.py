@@ -1,7 +1,7 @@
 """Seq2Seq's bottleneck and the look back: two small models learn to write words backwards, one of them with attention.
 
-Backwards, because then the right place to look is never where the word order alone would put it. After training both
-write freely, each letter read by the next step, which is when a decoder has nothing but what it was handed.
+After training both write freely, each letter read by the next step, which is when a decoder has nothing but what it was
+handed.
 
 Legend: B words, S letters.
 """
@@ -11,20 +11,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from intaglio.atlas.charts import Axis, Curve, chart, field
 from intaglio.atlas.figure import Figure, Say, Words
+from intaglio.atlas.small_words import START, behind_start, ids_of, learn, letters_of, words_model
 from intaglio.atlas.svg import Canvas
-from intaglio.models.init import init_weights
 from intaglio.models.seq2seq import Seq2Seq
-from intaglio.specs import Seq2SeqSpec
 
 __all__ = ["Bottleneck", "right_share"]
 
 _LOOKS: Final[dict[str, Any]] = {"without": None, "with": {"score": "additive", "fusion": "after"}}
-_START: Final = 0  # letters are 1 to 26
 
 
 @dataclass(frozen=True)
@@ -58,37 +55,18 @@ class Bottleneck(Figure):
     def data(self) -> Any:
         models = {name: self._trained(look) for name, look in _LOOKS.items()}
         right = {name: [right_share(model, self._asked(n)) for n in self.lengths] for name, model in models.items()}
-        source = torch.tensor([[ord(letter) - 96 for letter in self.word]])
+        source = ids_of(self.word)
         return {
             "lengths": list(self.lengths),
             "right": right,
             "word": self.word,
-            "written": "".join(chr(96 + one) for one in _written(models["with"], source)[0].tolist()),
+            "written": "".join(letters_of(_written(models["with"], source)[0])),
             "alignment": _alignment(models["with"], source)[0].tolist(),
         }
 
     def _trained(self, look: Any) -> Seq2Seq:
-        spec = {
-            "vocab_size": 27,
-            "embedding_size": self.hidden_size // 2,
-            "hidden_size": self.hidden_size,
-            "cell": {"kind": "gru"},
-            "bidirectional": True,
-            "attention": look,
-            "start_token_id": _START,
-        }
-        model = Seq2Seq(Seq2SeqSpec.model_validate(spec))
-        init_weights(model, 0)
-        optimizer, dice = torch.optim.Adam(model.parameters(), lr=5e-3), torch.Generator().manual_seed(0)
-        for _ in range(self.steps):
-            length = int(torch.randint(2, self.longest + 1, (1,), generator=dice))
-            source = torch.randint(1, 27, (self.batch, length), generator=dice)
-            loss = F.cross_entropy(model(source, _read(source.flip(1))).flatten(0, 1), source.flip(1).flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        return model.eval()
+        model = words_model(self.hidden_size, 27, bidirectional=True, attention=look)
+        return learn(model, lambda source: source.flip(1), steps=self.steps, batch=self.batch, longest=self.longest)
 
     def _asked(self, length: int) -> Tensor:
         return torch.randint(1, 27, (self.words, length), generator=torch.Generator().manual_seed(length))
@@ -145,16 +123,11 @@ def right_share(model: Seq2Seq, source: Tensor) -> float:
 def _written(model: Seq2Seq, source: Tensor) -> Tensor:
     """(B, S): what is written letter by letter, each the likeliest."""
     dice = torch.Generator().manual_seed(0)  # a coin that always falls on the model's own letter
-    nothing = torch.full_like(source, _START)
+    nothing = torch.full_like(source, START)
     return model.decode(nothing, model.encode(source), sampling=1.0, generator=dice).argmax(dim=-1)
 
 
 @torch.no_grad()
 def _alignment(model: Seq2Seq, source: Tensor) -> Tensor:
     """(B, S, S): a row of weights for each letter that is written."""
-    return model.alignment(_read(_written(model, source)), model.encode(source))
-
-
-def _read(target: Tensor) -> Tensor:
-    """What the decoder reads to write (B, S): the start and all but the last."""
-    return F.pad(target[:, :-1], (1, 0), value=_START)
+    return model.alignment(behind_start(_written(model, source)), model.encode(source))

@@ -192,5 +192,7 @@ def _framed(canvas: Canvas, chosen: Sequence[Sequence[int]], scores: Tensor, cou
     across, down = width / count, height / len(scores)
     for place, experts in enumerate(chosen):
         for expert in experts:
-            canvas.rect(x + place * across + 1, y + expert * down + 1, across - 2, down - 2, "arrow")
+            for inset, look in ((1.0, "arrow"), (2.4, "halo")):  # one of the two is seen on any shade
+                left, top = x + place * across + inset, y + expert * down + inset
+                canvas.rect(left, top, across - 2 * inset, down - 2 * inset, look)
     return canvas

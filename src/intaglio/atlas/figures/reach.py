@@ -41,7 +41,8 @@ class GradientReach(Figure):
     def data(self) -> Any:
         measured = Gradients(self.lengths, self.hidden_size, self.sequences, self.seeds)
         found: dict[str, list[Any]] = {}
-        for name, part in measured.parts().items():
+        (parts,) = measured.stages()
+        for name, part in parts.items():
             found.setdefault(name.rpartition(", seed")[0], []).append(part(Path(), {}))
         means = {curve: np.log10(norms).mean(axis=(0, 2)).tolist() for curve, norms in found.items()}
         return {"lengths": list(self.lengths), "logs": means}
