@@ -1,33 +1,20 @@
-"""What the README says is run: its commands, its Python, its numbers and its picture; in both languages."""
+"""What the README says is run: its commands, its Python and its numbers; in both languages."""
 
-import io
 import re
 import shlex
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from intaglio.cli.main import main
+from doc_commands import Reader
+from doc_pages import ROOT, blocks, without_comments
 from intaglio.lineage.presets import generations, presets
 from intaglio.serving.beside import served
 from intaglio.specs.families import ENCODER_DECODERS, FAMILIES
 
-ROOT = Path(__file__).parents[1]
 ENGLISH = (ROOT / "README.md").read_text(encoding="utf-8")
 CHINESE = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
-
-
-def without_comments(block: str) -> list[str]:
-    return [re.sub(r"\s+#.*", "", line) for line in block.splitlines()]
-
-
 COMMANDS = [
     line for block in blocks(ENGLISH, "bash") for line in without_comments(block) if line.startswith("intaglio")
 ]
@@ -58,28 +45,6 @@ def test_the_numbers_are_those_of_the_code() -> None:
         assert set(architectures) <= set(re.findall(r"`([\w-]+)`", page))
 
 
-def test_the_picture_is_drawn_from_the_presets_as_they_are() -> None:
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "draw_family_tree.py"), "--check"], check=True)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder that holds what the README's placeholders stand for."""
-    from toy_gguf import write_llama
-
-    write_llama(tmp_path / "model.gguf")
-    (tmp_path / "FOLDER").mkdir()
-    for i in range(40):
-        (tmp_path / "FOLDER" / f"{i}.txt").write_text(f"the sea, the sea, the open sea {i}\n" * 20, encoding="utf-8")
-    row = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}\n'
-    (tmp_path / "rows.jsonl").write_text(row, encoding="utf-8")
-    asked = '{"question": "Is the sea wet?", "choices": ["yes", "no"], "answer": "yes"}\n'
-    (tmp_path / "questions.jsonl").write_text(asked, encoding="utf-8")
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith(SERVER)])
 def test_a_command_runs(
@@ -89,13 +54,8 @@ def test_a_command_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    monkeypatch.setattr(sys, "stdin", io.StringIO("/exit\n"))
-    with pytest.raises(SystemExit) as end:
-        main()
-    captured = capsys.readouterr()
-    assert not end.value.code, captured.err
-    assert captured.out or command.startswith("intaglio chat")
+    out = Reader(monkeypatch, capsys, whole=True).type(command, "README.md")
+    assert out or command.startswith("intaglio chat")
 
 
 @pytest.mark.real
