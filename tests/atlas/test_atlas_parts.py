@@ -81,6 +81,7 @@ def test_parts_of_another_size_are_refused(tmp_path: Path) -> None:
 
 
 _PATIENT = """
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -93,6 +94,7 @@ class Waiting:
     def stages(self): return [{name: partial(patient, name) for name in "abc"}]
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what is begun in the background ignores it
     measure(Waiting(), Path(sys.argv[1]), print, 2)
 """
 
