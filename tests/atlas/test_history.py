@@ -24,6 +24,7 @@ from intaglio.atlas.throughput import Throughput
 from intaglio.models.recurrent import RecurrentModel
 from intaglio.specs import RecurrentSpec
 from intaglio.training.loop import Loop, Step
+from running import unmeasured
 
 RATES = (1e-3, 3e-3)
 
@@ -31,8 +32,7 @@ RATES = (1e-3, 3e-3)
 @pytest.fixture(autouse=True)
 def unpictured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs draw no curves of their own and do not measure the machine."""
-    monkeypatch.setattr("intaglio.training.run.draw_log", lambda log, picture: None)
-    monkeypatch.setattr("intaglio.training.run.measured_peak", lambda dtype, device: 1e12)
+    unmeasured(monkeypatch)
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:

@@ -21,6 +21,7 @@ from intaglio.atlas.texts import prepare_text
 from intaglio.errors import UserError
 from intaglio.specs import AttentionSpec, FeedForwardSpec, MoESpec
 from intaglio.training.loop import Loop, NotFinite, Step
+from running import unmeasured
 
 SHAPES = {"plain": Shape(2, 16, 4), "deep": Shape(4, 16, 4)}
 
@@ -28,8 +29,7 @@ SHAPES = {"plain": Shape(2, 16, 4), "deep": Shape(4, 16, 4)}
 @pytest.fixture(autouse=True)
 def unpictured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs draw no curves of their own and do not measure the machine."""
-    monkeypatch.setattr("intaglio.training.run.draw_log", lambda log, picture: None)
-    monkeypatch.setattr("intaglio.training.run.measured_peak", lambda dtype, device: 1e12)
+    unmeasured(monkeypatch)
 
 
 @pytest.fixture

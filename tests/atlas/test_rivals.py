@@ -10,6 +10,7 @@ import yaml
 from intaglio.atlas.history import climb
 from intaglio.atlas.rivals import Rivals
 from intaglio.errors import UserError
+from running import unmeasured
 
 ATTENTION = {"score": "additive", "fusion": "after"}
 
@@ -17,8 +18,7 @@ ATTENTION = {"score": "additive", "fusion": "after"}
 @pytest.fixture(autouse=True)
 def unpictured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs draw no curves of their own and do not measure the machine."""
-    monkeypatch.setattr("intaglio.training.run.draw_log", lambda log, picture: None)
-    monkeypatch.setattr("intaglio.training.run.measured_peak", lambda dtype, device: 1e12)
+    unmeasured(monkeypatch)
 
 
 def recipe(folder: Path, name: str, attention: dict[str, str] | None, **changes: Any) -> str:

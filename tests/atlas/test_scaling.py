@@ -10,6 +10,7 @@ import pytest
 from intaglio.atlas.history import climb
 from intaglio.atlas.rungs import Shape
 from intaglio.atlas.scaling import FULL_SCALING, QUICK_SCALING, Scaling, fit
+from running import unmeasured
 
 SIZES = np.repeat([1e5, 2e5, 4e5, 8e5], 3)
 TOKENS = np.tile([1e6, 2e6, 4e6], 4)
@@ -40,8 +41,7 @@ def test_intervals_hold_what_they_promise() -> None:
 
 
 def test_the_larger_size_is_predicted_and_then_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intaglio.training.run.draw_log", lambda log, picture: None)
-    monkeypatch.setattr("intaglio.training.run.measured_peak", lambda dtype, device: 1e12)
+    unmeasured(monkeypatch)
     draw = random.Random(0)
     rows = [{"text": " ".join(draw.choices(["ab", "cde", "fgh", "ij"], k=60))} for _ in range(160)]
     text = tmp_path / "source.jsonl"

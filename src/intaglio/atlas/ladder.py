@@ -142,8 +142,8 @@ class Ladder:
     def _verdict(self, one: RungClaim, losses: dict[str, np.ndarray]) -> Verdict:
         title, other = one.title or self.rungs[one.ahead].title, self.rungs[one.of].title
         if one.margin:
-            sentence = f"{title}: loses less than {one.margin:.0%} of the loss of {other}"
-            sentence = sentence if not one.title else f"{title}: lose less than {one.margin:.0%} of the loss of {other}"
+            verb = "lose" if one.title else "loses"
+            sentence = f"{title}: {verb} less than {one.margin:.0%} of the loss of {other}"
         else:
             sentence = f"{title}: a lower loss than {other}"
         return claim(sentence, (1 + one.margin) * losses[one.of] - losses[one.ahead], "nats a token")
