@@ -62,6 +62,13 @@ def test_a_dry_run_shows_samples_memory_and_cost(run: Run, recipe: Path, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_counts_the_tokens_of_all_ranks(run: Run, recipe: Path) -> None:
+    of_one = run("train", recipe, "--dry-run", "max_length=64", "micro_batch=2", "accumulation=3")
+    of_all = run("train", recipe, "--dry-run", "max_length=64", "micro_batch=2", "accumulation=3", "parallel.dp=4")
+    assert "384 tokens a step at most" in of_one.out
+    assert "1,536 tokens a step at most" in of_all.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

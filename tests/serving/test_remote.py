@@ -1,6 +1,7 @@
 """The engine behind a socket: what goes in and comes out, abort, refusal, and death without a hang."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -60,6 +61,16 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 async def idle(engine: AsyncEngine) -> bool:
     stats = await engine.stats()
     return stats.running == stats.waiting == 0 and stats.free_blocks == stats.num_blocks
+
+
+def test_the_log_says_what_there_is_room_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: RemoteEngine) -> None:
+        blocks = (await engine.stats()).num_blocks
+        assert blocks > 0
+        assert f"a context of {engine.max_model_len} tokens; {blocks} blocks of 16 for keys and values" in caplog.text
+
+    with caplog.at_level(logging.INFO):
+        run(test, LocalEngine(SteppedToy()))
 
 
 def test_many_requests_at_once_keep_to_themselves() -> None:

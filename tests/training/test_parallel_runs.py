@@ -144,6 +144,9 @@ def _together(folder: Path, names: list[str]) -> dict[str, Any]:
     with short(after=2 * 2, fails=on_cuda), pytest.raises(UserError) as said:  # layers, micro-batches: a step is done
         _run(_recipe(folder, "dpo, zero 3", save_every=1), folder / "two" / "short")
     found["short"] = str(said.value)
+    with pytest.raises((UserError, SystemExit)) as ended:
+        _run(_recipe(folder, STOPPED, data=str(folder / "nowhere.jsonl")), folder / "two" / "nowhere")
+    found["nowhere"] = str(ended.value)
     return found
 
 
@@ -241,6 +244,12 @@ def test_ranks_that_are_short_of_memory_name_themselves(ran: list[dict[str, Any]
         assert "with: torchrun ... -m intaglio.cli.main train " in said
         assert "checkpointing=1 gains " in said
     assert (folder / "two" / "short" / "checkpoints" / "step-00000001" / "shards").is_dir()
+
+
+def test_of_what_is_refused_one_rank_speaks(ran: list[dict[str, Any]]) -> None:
+    first, second = (rank["nowhere"] for rank in ran)
+    assert "nowhere.jsonl" in first
+    assert second == "2"  # the exit status
 
 
 def test_a_layout_for_more_processes_than_there_are_is_refused(

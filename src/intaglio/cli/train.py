@@ -122,6 +122,8 @@ def _speaks() -> bool:
 
 
 def _report(outcome: "Outcome", as_json: bool) -> None:
+    from intaglio.training.processes.ranks import start_line
+
     values = {
         "run": str(outcome.run),
         "result": str(outcome.result),
@@ -130,7 +132,7 @@ def _report(outcome: "Outcome", as_json: bool) -> None:
         "eval_loss": outcome.eval_loss,
     }
     if outcome.stopped is not None:
-        _say(f"stopped and saved; go on with: intaglio train --resume {outcome.run}")
+        _say(f"stopped and saved; go on with: {start_line()} train --resume {outcome.run}")
     if _speaks():
         print(json_module.dumps(values) if as_json else outcome.result)
     if outcome.stopped is not None:

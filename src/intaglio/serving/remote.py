@@ -117,6 +117,8 @@ class RemoteEngine:
         self._listener = asyncio.create_task(self._listen(reader))
         self._send(self._launch)
         self._max_model_len = await ready
+        blocks, size = (await self._call(messages.Stats)).num_blocks, self._launch.config.block_size
+        logger.info("a context of %d tokens; %d blocks of %d for keys and values", self._max_model_len, blocks, size)
         for name in list(self._adapters):
             await self._equip(name, again)
         self._state = "ready"

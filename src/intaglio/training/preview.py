@@ -123,7 +123,8 @@ def _less(recipe: Recipe, plan: JobPlan) -> str:
 
 
 def _tokens_a_step(recipe: Recipe) -> int:
-    return recipe.micro_batch * recipe.accumulation * _tokens_a_row(recipe)
+    ranks = recipe.parallel.dp if recipe.parallel else 1
+    return ranks * recipe.micro_batch * recipe.accumulation * _tokens_a_row(recipe)
 
 
 def _tokens_a_row(recipe: Recipe) -> int:

@@ -279,6 +279,8 @@ class _Run:
 
     def _compare(self, speaker: Any, model: Any) -> None:
         assert self.side_by_side is not None
+        if prompts := len(self.side_by_side.prompts):
+            self.say(f"answering {prompts} held-out prompts, and so does the model that this began with")
         self.measures.compared(self.side_by_side.report(self.loop.done, speaker))
 
     def _ended(self) -> bool:

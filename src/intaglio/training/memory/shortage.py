@@ -20,6 +20,7 @@ from intaglio.lineage.units import short_bytes
 from intaglio.planning.job_plan import JobPlan
 from intaglio.specs import DecoderSpec, ModelSpec
 from intaglio.training.memory.planned import as_changes, helpful, largest, memory_plan, on_cpu, what_helps
+from intaglio.training.processes.ranks import start_line
 from intaglio.training.recipe import Recipe
 from intaglio.training.state import last_checkpoint
 
@@ -114,8 +115,7 @@ def _mend(recipe: Recipe, run: Path, plan: JobPlan) -> str:
         return f"take a device with more memory; {kept}"
     again = next((one for one in found if one.alike), None)
     if again is not None and (run / "recipe.yaml").exists():
-        start = "torchrun ... -m intaglio.cli.main" if _several() else "intaglio"
-        kept += f"; go on with: {start} train {run / 'recipe.yaml'} out={run} {as_changes(again)} --go-on"
+        kept += f"; go on with: {start_line()} train {run / 'recipe.yaml'} out={run} {as_changes(again)} --go-on"
     return f"{what_helps(found)}; {kept}"
 
 

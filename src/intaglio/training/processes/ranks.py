@@ -22,7 +22,7 @@ from intaglio.training.stepping.master import MasterWeights
 if TYPE_CHECKING:
     from intaglio.parallel.checkpoint import SavesTogether
 
-__all__ = ["ALONE", "Ranks", "join"]
+__all__ = ["ALONE", "Ranks", "join", "start_line"]
 
 T = TypeVar("T")
 
@@ -74,7 +74,10 @@ class Ranks(Protocol):
         """The model with all its weights, for as long as the block runs; all ranks enter and leave together."""
 
     def in_turn(self) -> AbstractContextManager[None]:
-        """The first rank of each machine runs the block before the others do, which then find what it left on disk."""
+        """The first rank of each machine runs the block before the others do, which then find what it left on disk.
+
+        Where its UserError ends the block, the other ranks leave with SystemExit, without a word.
+        """
 
     def named(self, what: str) -> AbstractContextManager[None]:
         """Turns a wait that was too long into an error that names who did not come to `what`."""
@@ -156,3 +159,8 @@ def join(spec: ParallelSpec | None, device: str) -> Ranks:
     from intaglio.training.processes.together import Together
 
     return (Staged if spec.pp.ranks > 1 else Together)(spec, device)
+
+
+def start_line() -> str:
+    """What starts a program like this one, for a hint: the processes of several ranks are started alike."""
+    return "intaglio" if os.environ.get("WORLD_SIZE", "1") == "1" else "torchrun ... -m intaglio.cli.main"

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from intaglio.errors import UserError
 from intaglio.parallel.checkpoint import SavesTogether
 from intaglio.parallel.data import MicroBatches, lay_out, sum_gradients
 from intaglio.parallel.experts import expert_mesh
@@ -136,10 +138,26 @@ class Together:
         """See `Ranks`."""
         leads = int(os.environ.get("LOCAL_RANK", "0")) == 0
         if not leads:
-            dist.barrier(self.patient)
-        yield
+            self._wait_for_leads()
+        try:
+            yield
+        except UserError:
+            if leads:
+                self._all_well(False)
+            raise
         if leads:
-            dist.barrier(self.patient)
+            self._wait_for_leads()
+
+    def _wait_for_leads(self) -> None:
+        """Ends this rank where one of them was refused: that one says why, and one line is enough."""
+        if not self._all_well():
+            sys.exit(2)
+
+    def _all_well(self, well: bool = True) -> bool:
+        """Whether all ranks say that they are; waits for them."""
+        said = torch.tensor(int(well))
+        dist.all_reduce(said, dist.ReduceOp.MIN, group=self.patient)
+        return bool(said)
 
     def named(self, what: str) -> AbstractContextManager[None]:
         """See `Ranks`."""
