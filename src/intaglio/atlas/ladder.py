@@ -224,9 +224,9 @@ FULL: Final = Ladder(
     context=256,
     plain_shape=Shape(layers=6, width=128, heads=8),
     deep_shape=Shape(layers=24, width=64, heads=4),
-    steps=400,
+    steps=480,
     batch=8,
-    share=0.4,
+    share=1 / 3,
     rates=(3e-4, 1e-3, 3e-3),
 )
 """At least three minutes a run on one of two cores."""
