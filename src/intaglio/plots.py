@@ -35,7 +35,7 @@ def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Curve]], across: s
         axes.set(title=title, xlabel=across)
         axes.grid(alpha=0.25)
         if len(curves) > 1 and not shared:
-            axes.legend(frameon=False)
+            axes.legend(fontsize="small", framealpha=0.9, edgecolor="none")  # names stay readable over a curve
     if shared:
         lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
         figure.legend(lines.values(), lines, loc="outside lower center", ncols=len(lines), frameon=False)

@@ -11,7 +11,7 @@ from intaglio.files import write_json_lines
 from intaglio.specs import validate
 from intaglio.training.log import read_log, step_seconds
 from intaglio.training.recipe import Recipe
-from intaglio.training.run import finish
+from intaglio.training.run import finish, unheard
 
 __all__ = ["SCHEDULE", "best_rate", "contest", "run_recipe", "run_to_end", "write_rows"]
 
@@ -50,7 +50,7 @@ def run_to_end(recipe: Recipe, run: Path) -> dict[str, Any]:
     Raises:
         KeyboardInterrupt: a signal ended it; what it did is saved.
     """
-    finish(recipe, run, say=_silent, quiet=True)
+    finish(recipe, run, say=unheard, quiet=True)
     return _told(read_log(run / "log.jsonl"))
 
 
@@ -101,7 +101,3 @@ def _told(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": sum(seconds),
         "curve": curve,
     }
-
-
-def _silent(line: str) -> None:
-    pass

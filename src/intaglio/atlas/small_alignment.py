@@ -20,7 +20,7 @@ from intaglio.text.tokenizer import Tokenizer
 from intaglio.text.whole_units import words_of
 from intaglio.training.log import read_log
 from intaglio.training.recipe import Recipe
-from intaglio.training.run import finish
+from intaglio.training.run import finish, unheard
 
 __all__ = ["Aligned", "by_worth", "curve", "log_probs", "open_policy", "some_prompts", "text_ids"]
 
@@ -105,7 +105,7 @@ class Aligned:
             "save_every": 0,
             "keep": 1,
         }
-        finish(validate(Recipe, {**beside, **fields}, name), self.folder / name, say=_silent, quiet=True)
+        finish(validate(Recipe, {**beside, **fields}, name), self.folder / name, say=unheard, quiet=True)
         return read_log(self.folder / name / "log.jsonl")
 
 
@@ -150,7 +150,3 @@ def curve(lines: Lines, name: str, points: int) -> list[list[float]]:
     size = max(1, -(-len(told) // points))
     stretches = [told[start : start + size] for start in range(0, len(told), size)]
     return [[sum(column) / len(some) for column in zip(*some, strict=True)] for some in stretches]
-
-
-def _silent(line: str) -> None:
-    pass

@@ -58,7 +58,7 @@ from intaglio.training.stepping.scaler import LossScaler
 from intaglio.training.stepping.tricks import recompute_activations, without_dropout
 from intaglio.training.tasks import task_of
 
-__all__ = ["Outcome", "finish", "resume", "train"]
+__all__ = ["Outcome", "finish", "resume", "train", "unheard"]
 
 Say = Callable[[str], None]
 
@@ -100,7 +100,7 @@ def train(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) -
     """
     ranks = join(recipe.parallel, recipe.device)
     if not ranks.first:
-        return _Run(recipe, run, _unheard, True, ranks).go()
+        return _Run(recipe, run, unheard, True, ranks).go()
     _require_new(run)
     ready = _Run(recipe, run, say, quiet, ranks)
     with claimed(run / _LOCK):
@@ -138,7 +138,7 @@ def resume(run: Path, *, say: Say = print, quiet: bool = False, recipe: Recipe |
         raise UserError(what, where=str(run), mend="take another out=DIR")
     ranks = join(recipe.parallel, recipe.device)
     if not ranks.first:
-        return _Run(recipe, run, _unheard, True, ranks).go()
+        return _Run(recipe, run, unheard, True, ranks).go()
     with claimed(run / _LOCK):
         return _Run(recipe, run, say, quiet, ranks).go()
 
@@ -168,8 +168,8 @@ def finish(recipe: Recipe, run: Path, *, say: Say = print, quiet: bool = False) 
     return outcome
 
 
-def _unheard(line: str) -> None:
-    """What all ranks but the first say."""
+def unheard(line: str) -> None:
+    """For what nobody is to be told: what all ranks but the first say, and runs inside of others."""
 
 
 class _Run:
