@@ -26,16 +26,20 @@ def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Curve]], across: s
     Raises:
         UserError: matplotlib is not installed.
     """
-    figure = _figure_class()(figsize=(4.2 * len(panels), 3.2), layout="constrained", dpi=120)
+    names = max(map(len, panels.values()), default=0)
+    size = (4.2 * len(panels), 3.2 + 0.1 * names)  # the names stand below, two in a row
+    figure = _figure_class()(figsize=size, layout="constrained", dpi=120)
     colours = {name: f"C{place}" for place, name in enumerate(dict.fromkeys(n for one in panels.values() for n in one))}
     shared = len(panels) > 1 and sum(map(len, panels.values())) > len(colours)
     for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for name, points in curves.items():
-            axes.plot([x for x, _ in points], [y for _, y in points], colours[name], label=name, linewidth=1.4)
+            spot = "o" if len(set(map(tuple, points))) == 1 else ""  # a curve of one place would not be seen
+            line = {"color": colours[name], "linewidth": 1.4, "marker": spot, "markersize": 4}
+            axes.plot([x for x, _ in points], [y for _, y in points], label=name, **line)
         axes.set(title=title, xlabel=across)
         axes.grid(alpha=0.25)
         if len(curves) > 1 and not shared:
-            axes.legend(fontsize="small", framealpha=0.9, edgecolor="none")  # names stay readable over a curve
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, fontsize="small", frameon=False)
     if shared:
         lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
         figure.legend(lines.values(), lines, loc="outside lower center", ncols=len(lines), frameon=False)

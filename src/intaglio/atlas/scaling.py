@@ -235,7 +235,7 @@ FULL_SCALING: Final = Scaling(
     steps=(125, 250, 500),
     rates=(1e-3, 3e-3, 1e-2),
 )
-"""Some forty minutes on two cores."""
+"""Some fifteen minutes on two cores."""
 
 QUICK_SCALING: Final = Scaling(
     text="stdlib",
