@@ -170,11 +170,11 @@ class Batching(Figure):
         return Words(
             f"{sizes['requests']} requests, one every other step, {sizes['budget']} tokens a step at most, a pool "
             f"of {sizes['num_blocks']} blocks of {sizes['block_size']}. A cell is what a sequence computes in a "
-            f"step: its number of tokens, blue for its prompt. {total} tokens in {len(steps)} steps. B finds the "
+            f"step: its number of tokens, stronger for its prompt. {total} tokens in {len(steps)} steps. B finds the "
             "blocks of A's prompt in the cache. Sequences that lost their blocks to an earlier one and began "
             f"again (a cross): {lost}.",
             f"{sizes['requests']} 个请求，每两步来一个，每步至多 {sizes['budget']} 个词元，{sizes['num_blocks']} 个"
-            f"块、每块 {sizes['block_size']}。一格是一个序列在一步中的计算：数字为词元数，蓝色为提示。{len(steps)} "
+            f"块、每块 {sizes['block_size']}。一格是一个序列在一步中的计算：数字为词元数，颜色强者为提示。{len(steps)} "
             f"步共 {total} 个词元。B 在缓存中找到 A 提示的块。被更早的序列夺去块而重新开始（叉号）：{lost} 次。",
         )
 
