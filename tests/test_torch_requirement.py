@@ -1,22 +1,10 @@
 """The choice of a torch build, on reports of the shape that pip gives."""
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "torch_requirement.py"
-
-
-def load_script() -> Any:
-    """The script as a module; `scripts` is no package."""
-    spec = importlib.util.spec_from_file_location("torch_requirement", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from script_modules import load_script
 
 
 def pip_report(system: str, version: str, needs: list[str]) -> dict[str, Any]:
@@ -41,9 +29,9 @@ CUDA = ["filelock", 'nvidia-nccl-cu13==2.29.7; platform_system == "Linux"']
     ids=["a local CPU build", "macOS", "Linux from PyPI"],
 )
 def test_the_cpu_build_is_chosen(found: dict[str, Any], lines: list[str]) -> None:
-    assert load_script().requirements(found) == lines
+    assert load_script("torch_requirement").requirements(found) == lines
 
 
 def test_an_unknown_build_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert load_script().main("cuda", "2.13.0") == 2
+    assert load_script("torch_requirement").main("cuda", "2.13.0") == 2
     assert capsys.readouterr().err.count("\n") == 1

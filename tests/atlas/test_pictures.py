@@ -1,6 +1,5 @@
 """The pictures of README and docs: all there, drawn from the numbers beside them, and those numbers the code's own."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,9 @@ import pytest
 from intaglio.atlas.book import BOOK
 from intaglio.errors import UserError
 from intaglio.files import read_json
+from script_modules import load_script
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "pictures.py"
-
-
-def load_script() -> Any:
-    """The script as a module; `scripts` is no package."""
-    spec = importlib.util.spec_from_file_location("pictures", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pictures = load_script()
+pictures = load_script("pictures")
 
 
 def test_no_picture_is_stale() -> None:
@@ -40,7 +27,7 @@ def test_numbers_are_what_the_code_finds(name: str) -> None:
 
 
 def test_the_readme_shows_four_in_both_languages() -> None:
-    pages = [(SCRIPT.parents[1] / page).read_text("utf-8") for page in ("README.md", "README.zh-CN.md")]
+    pages = [(pictures.ROOT / page).read_text("utf-8") for page in ("README.md", "README.zh-CN.md")]
     english, chinese = (pictures.named(page) for page in pages)
     assert len(english) == 4
     assert [f"{name}.zh" for name in english] == chinese

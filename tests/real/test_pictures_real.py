@@ -1,28 +1,14 @@
 """Pictures of docs whose numbers take a training, a model or a clock: found again, they say the same."""
 
-import importlib.util
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from intaglio.atlas.book import BOOK
 from intaglio.files import read_json
+from script_modules import load_script
 
 pytestmark = [pytest.mark.real, pytest.mark.prove]
 
-
-def load_script() -> Any:
-    """The script as a module; `scripts` is no package."""
-    spec = importlib.util.spec_from_file_location("pictures", Path(__file__).parents[2] / "scripts" / "pictures.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pictures = load_script()
+pictures = load_script("pictures")
 
 
 @pytest.mark.parametrize("name", [name for name in BOOK if name not in pictures.QUICK | pictures.TIMED])

@@ -229,7 +229,7 @@ FULL: Final = Ladder(
     share=1 / 3,
     rates=(3e-4, 1e-3, 3e-3),
 )
-"""At least three minutes a run on one of two cores."""
+"""Some three minutes a run on one of two cores, five for the deep ones."""
 
 QUICK: Final = Ladder(
     text="stdlib",
